@@ -1,0 +1,59 @@
+# `make demo` and `make test` need nothing but Python and make: they do their own set-up.
+#   PYTHON=python3.13   the Python of the virtual environment
+#   ARGS="..."          more arguments for the demo, the tests or the benchmark
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks noxfile.py)
+
+.PHONY: demo test lint types docs matrix bench clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(VENV)/tests.stamp
+	@tools/install-servers
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/lint.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/types.stamp
+	$(BIN)/python -m mypy $(CODE)
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright $(CODE)
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/towncrier build --draft --version next >/dev/null
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# Every supported Python, SQLAlchemy and Alembic; ARGS="-t corners" takes the ends of each range.
+matrix: $(VENV)/matrix.stamp
+	@tools/install-servers
+	$(BIN)/python -m nox $(ARGS)
+
+bench: $(VENV)/bench.stamp
+	@tools/install-servers
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) .nox .mypy_cache .pytest_cache .ruff_cache docs/_build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The package is used from the work tree, with the dependency group that the stamp is named after.
+$(VENV)/%.stamp: $(VENV)/pip.stamp pyproject.toml
+	@echo "Installing what 'make $(MAKECMDGOALS)' needs into $(VENV) ..."
+	@$(PIP) --editable . --group $*
+	@touch $@
+
+# Debian's pip knows no dependency groups.
+$(VENV)/pip.stamp: tools/make-venv
+	@tools/make-venv $(PYTHON) $(VENV)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@touch $@

@@ -1,0 +1,194 @@
+"""What autogenerate finds: sequences that models declare and that ticket servers lack.
+
+Two sources. Tables and columns that this revision creates are enough to know which sequences they
+need, with no ticket server in reach. And where ticket servers are configured, they are asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from alembic.operations.ops import (
+    AddColumnOp,
+    CreateTableOp,
+    MigrateOperation,
+    OpContainer,
+    UpgradeOps,
+)
+from alembic.util import CommandError, PriorityDispatchResult
+from sqlalchemy import Column
+
+from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError, moves
+from sqla_tickets.note import Tombstone
+from sqla_tickets.sequence import sequence_of
+from sqla_tickets.tombstones import Live
+
+from .ops import CreateTicketTableOp
+from .pools import pool_named, pools_of
+
+if TYPE_CHECKING:  # Alembic may be in the middle of its own import
+    from alembic.autogenerate.api import AutogenContext
+
+__all__ = ["compare_tickets"]
+
+log = logging.getLogger("alembic.sqla_tickets")
+
+
+@dataclass
+class _Declared:
+    """A sequence that the models declare.
+
+    Attributes:
+        name: of the sequence.
+        pool: the name of its pool; None for the default one.
+        columns: those that draw from it.
+        is_new: whether this revision creates the first table or column that draws from it.
+    """
+
+    name: str
+    pool: str | None
+    columns: list[Column[Any]] = field(default_factory=list[Column[Any]])
+    is_new: bool = False
+
+
+def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatchResult:
+    """Add a `CreateTicketTableOp` for each sequence that is new, or missing on a ticket server."""
+    declared = _declared(context)
+    for table, default in _created(upgrade_ops.ops):
+        key = (default.pool, default.name or table)
+        if key in declared:
+            declared[key].is_new = True
+    missing = [each for each in declared.values() if each.is_new]
+    missing += _missing_on_servers(context, declared)
+    found = [CreateTicketTableOp(each.name, pool=each.pool) for each in missing if each.is_new]
+    found += [_taken_over(context, each) for each in missing if not each.is_new]
+    # before the tables that need them, and so, when all is reversed, after these
+    found.sort(key=_place)
+    upgrade_ops.ops[:0] = found
+    return PriorityDispatchResult.CONTINUE
+
+
+def _place(op: CreateTicketTableOp) -> tuple[str, str]:
+    return op.pool or "", op.name
+
+
+def _declared(context: AutogenContext) -> dict[tuple[str | None, str], _Declared]:
+    """The sequences of all tables of all MetaDatas, as far as the filters let them through."""
+    found: dict[tuple[str | None, str], _Declared] = {}
+    for table in context.sorted_tables:
+        for column in table.columns:
+            default = column.default
+            if isinstance(default, TicketSequence):
+                name = sequence_of(default, column)
+                if _is_included(context, name, default):
+                    key = (default.pool, name)
+                    found.setdefault(key, _Declared(name, default.pool)).columns.append(column)
+    return found
+
+
+def _is_included(context: AutogenContext, name: str, declared: TicketSequence | None) -> bool:
+    """Ask ``include_name`` and ``include_object`` about the type ``"ticket_table"``."""
+    kind: Any = "ticket_table"  # Alembic's annotations know its own types only
+    return context.run_name_filters(name, kind, {}) and (
+        declared is None or context.run_object_filters(declared, name, kind, False, None)
+    )
+
+
+def _created(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, TicketSequence]]:
+    """What the columns that operations create draw from, each with the name of its table."""
+    for op in ops:
+        if isinstance(op, CreateTableOp):
+            for column in op.columns:
+                if isinstance(column, Column) and isinstance(column.default, TicketSequence):
+                    yield op.table_name, column.default
+        elif isinstance(op, AddColumnOp):
+            if isinstance(op.column.default, TicketSequence):
+                yield op.table_name, op.column.default
+        elif isinstance(op, OpContainer):
+            yield from _created(op.ops)
+
+
+def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
+    """A sequence for tables that have ids already: it begins above them."""
+    there = [
+        column
+        for column in declared.columns
+        if context.inspector.has_table(column.table.name, schema=column.table.schema)
+    ]
+    if len(there) > 1:
+        log.warning(
+            "%s draw from %r: see that it begins above the largest id of each",
+            ", ".join(map(str, there)),
+            declared.name,
+        )
+    above = (there[0].table.fullname, there[0].name) if there else None
+    return CreateTicketTableOp(declared.name, start_above=above, pool=declared.pool)
+
+
+# -- the ticket servers
+
+
+def _missing_on_servers(
+    context: AutogenContext, declared: dict[tuple[str | None, str], _Declared]
+) -> list[_Declared]:
+    """The sequences that are not new, and that a configured ticket server has no table for."""
+    assert context.migration_context is not None  # the comparison of a database
+    missing: list[_Declared] = []
+    try:
+        with pools_of(context.migration_context) as pools:
+            lacking = (e for e in declared.values() if _is_missing(e, pool_named(pools, e.pool)))
+            missing.extend(each for each in lacking if not each.is_new)
+            for pool in pools.values():
+                _report_undeclared(context, pool, {each.name for each in declared.values()})
+    except CommandError as error:
+        log.info("the ticket servers are not compared: %s", error)
+    return missing
+
+
+def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
+    """Whether a server lacks the table; what is wrong with it otherwise is logged."""
+    survey = moves.survey(pool, declared.name)
+    missing = False
+    for server, state in survey.items():
+        if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
+            log.info("Detected missing ticket table %r on %s", declared.name, server)
+            missing = True
+        elif isinstance(state, TicketTableError):
+            log.warning("Detected wrong ticket table %r on %s: %s", declared.name, server, state)
+        elif isinstance(state, TicketError):
+            log.warning("The ticket server %s is not compared: %s", server, state)
+        elif isinstance(state, Tombstone):
+            _report_tombstone(declared.name, state)
+    layouts = {state.layout for state in survey.values() if isinstance(state, Live)}
+    if len(layouts) > 1:
+        log.warning(
+            "Detected more than one layout of the ticket table %r in the pool %r: run"
+            " convert_ticket_table for one of %s",
+            declared.name,
+            pool.name,
+            sorted(layouts),
+        )
+    return missing
+
+
+def _report_tombstone(name: str, state: Tombstone) -> None:
+    if state.kind == "moved":
+        there = f"{state.sequence!r} of the pool {state.pool!r}"
+        log.warning("Detected that the sequence %r has moved to %s: declare that", name, there)
+    else:
+        log.warning("Detected an unfinished migration of the ticket table %r: %s", name, state)
+
+
+def _report_undeclared(context: AutogenContext, pool: TicketPool, declared: set[str]) -> None:
+    for name in sorted(moves.names(pool) - declared):
+        if _is_included(context, name, None):
+            log.warning(
+                "Detected the ticket table %r in the pool %r, which no model declares: it stays;"
+                " drop_ticket_table(%r, force=True) drops it",
+                name,
+                pool.name,
+                name,
+            )

@@ -1,0 +1,68 @@
+"""The tests on every supported Python, SQLAlchemy and Alembic: `nox`, or `nox -t corners`.
+
+Arguments after `--` go to pytest: `nox -t corners -- --servers=sqlite,mariadb`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Sequence
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = False
+
+SQLALCHEMY = {
+    "lowest": "SQLAlchemy==2.0.52",
+    "2.0": "SQLAlchemy>=2.0,<2.1",
+    "2.1": "SQLAlchemy>=2.1,<2.2",
+}
+# SQLAlchemy 2.1 needs Python 3.11.
+LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
+CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
+ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
+
+
+def is_here(version: str) -> bool:
+    """Return whether a Python runs; a pyenv shim may be there and run nothing."""
+    try:
+        done = subprocess.run([f"python{version}", "-c", ""], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0
+
+
+PYTHONS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if is_here(version)]
+
+
+def matrix() -> Sequence[object]:
+    """Return every combination; the corners are those with the ends of each range."""
+    combinations = []
+    for sqlalchemy, python, alembic in itertools.product(SQLALCHEMY, PYTHONS, ALEMBIC):
+        if python in LEFT_OUT[sqlalchemy]:
+            continue
+        # The oldest Alembic goes with the oldest SQLAlchemy, and so for the newest.
+        matching = (sqlalchemy != "2.1") == (alembic == "1.18")
+        combinations.append(
+            nox.param(
+                python,
+                sqlalchemy,
+                alembic,
+                id=f"py{python}-sa{sqlalchemy}-alembic{alembic}",
+                tags=["corners"] if matching and (sqlalchemy, python) in CORNERS else [],
+            )
+        )
+    return combinations
+
+
+@nox.session
+@nox.parametrize(["python", "sqlalchemy", "alembic"], matrix())
+def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
+    """Run the tests with one combination."""
+    session.install("--quiet", "--upgrade", "pip>=25.1")
+    session.install(
+        "--quiet", "-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]
+    )
+    session.run("python", "-m", "pytest", *session.posargs)

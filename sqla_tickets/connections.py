@@ -1,0 +1,197 @@
+"""The connections to one ticket server: opened for tickets alone, in autocommit, kept while idle.
+
+An ordinary pool of SQLAlchemy's costs a ROLLBACK per checkout and a share of a millisecond of
+Python; a draw is one round trip of that length. So a connection, once opened by way of the engine
+(its URL, creator, events and TLS), is detached from it and kept here with a cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Dialect, Engine
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.pool import PoolProxiedConnection
+
+from .engines import LOCK_WAIT, in_memory
+
+__all__ = ["Connection", "Connections"]
+
+#: How many idle connections are kept; more are opened when more threads draw at the same time.
+KEPT: Final = 32
+
+# A lax server would store the largest number that fits and answer with the one that does not.
+_SETTINGS: Final = (
+    f"SET SESSION lock_wait_timeout = {LOCK_WAIT}, innodb_lock_wait_timeout = {LOCK_WAIT},"
+    " sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
+)
+
+
+class Connection:
+    """A driver's connection and one cursor of it.
+
+    Attributes:
+        cursor: the cursor that every statement is sent with.
+        dbapi: the driver's connection.
+        pid: of the process that opened it.
+        lease: what keeps a shared connection checked out of the engine's pool; else None.
+        known_tables: the sequences whose tables were looked at through this connection. Another
+            connection may lead to another server: behind a proxy, after a change of DNS.
+        reused: whether it was idle before, and so may have been cut off meanwhile.
+    """
+
+    __slots__ = ("cursor", "dbapi", "known_tables", "lease", "pid", "reused")
+
+    def __init__(self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None) -> None:
+        self.dbapi = dbapi
+        self.cursor: DBAPICursor = dbapi.cursor()
+        self.reused = False
+        self.pid = os.getpid()
+        self.known_tables: set[str] = set()
+        self.lease = lease
+
+
+class Connections:
+    """Idle connections to one server, one stock per event loop and one for all threads.
+
+    No lock is held while the server is waited for; taking and giving back are single operations
+    of a deque.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._shared = in_memory(engine)
+        self._source = engine.pool if self._shared else engine.pool.recreate()
+        self._forked = False
+        self.abandon()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The engine's dialect; it knows the server's version from the first connection on."""
+        return self._engine.dialect
+
+    def take(self) -> Connection:
+        """An idle connection, or a new one.
+
+        Raises:
+            Exception: the driver's, when there is none and none can be opened.
+        """
+        if self._alone is not None:
+            self._alone.acquire()
+        try:
+            try:
+                connection = self._idle().pop()
+            except IndexError:
+                return self.open()
+        except BaseException:
+            self._let_go()
+            raise
+        connection.reused = True
+        return connection
+
+    def give(self, connection: Connection) -> None:
+        """Keep a connection whose last statement ended well."""
+        self.keep(connection)
+        self._let_go()
+
+    def keep(self, connection: Connection) -> None:
+        """Keep a connection that was not taken, but opened."""
+        idle = self._idle()
+        if connection.pid == os.getpid() and len(idle) < KEPT:
+            idle.append(connection)
+        else:
+            self._close(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """Close a connection that may hold a lock, or an answer that nobody has read."""
+        self._let_go()
+        self._close(connection)
+
+    def _let_go(self) -> None:
+        if self._alone is not None and self._alone.locked():
+            self._alone.release()
+
+    def _close(self, connection: Connection) -> None:
+        if connection.pid != os.getpid():
+            _of_another_process.append(connection)
+            return
+        if connection.lease is not None:
+            connection.lease.close()
+            return
+        close = self.dialect.do_terminate if self.dialect.has_terminate else self.dialect.do_close
+        with contextlib.suppress(Exception):  # it is broken anyway
+            close(connection.dbapi)
+
+    def close_idle(self) -> None:
+        """Close what is idle, as the server may have been restarted."""
+        self._close_each(self._idle())
+
+    def close_all(self) -> None:
+        """Close what is idle in every event loop, too."""
+        for idle in (self._threads, *self._loops.values()):
+            self._close_each(idle)
+
+    def _close_each(self, idle: deque[Connection]) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._close(idle.pop())
+
+    def __del__(self) -> None:
+        if not self._engine.dialect.is_async:  # there may be no loop left to close them in
+            self.close_all()
+
+    def abandon(self) -> None:
+        """Forget every connection without a word to the server: in a fork they are the parent's.
+
+        They are kept from the garbage collector, since closing says good-bye on the parent's socket.
+        """
+        if hasattr(self, "_threads"):
+            _of_another_process.append((self._source, self._threads, self._loops))
+            self._forked = True
+            self._source = self._engine.pool.recreate()
+        # The one connection of a database in memory is for one thread at a time.
+        shared = self._shared and not self.dialect.is_async
+        self._alone = threading.Lock() if shared else None
+        self._threads: deque[Connection] = deque()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Connection]]
+        self._loops = WeakKeyDictionary()
+
+    def _idle(self) -> deque[Connection]:
+        if not self.dialect.is_async:
+            return self._threads
+        return self._loops.setdefault(asyncio.get_running_loop(), deque())
+
+    def open(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            Exception: the driver's, when none can be opened.
+        """
+        if self._forked and self._shared:
+            raise RuntimeError("an in-memory database does not cross a fork: each side has a copy")
+        lease = self._source.connect()
+        dbapi = lease.dbapi_connection
+        assert dbapi is not None  # a connection that was just checked out
+        if not self._shared:
+            lease.detach()
+        self.dialect.set_isolation_level(dbapi, "AUTOCOMMIT")
+        connection = Connection(dbapi, lease if self._shared else None)
+        if self.dialect.name in ("mysql", "mariadb"):
+            connection.cursor.execute(_SETTINGS, ())
+            # between the two halves of a REPLACE there is no row to be seen
+            connection.cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", ())
+        elif self.dialect.name == "postgresql":  # a ticket that a crash forgets is issued again
+            connection.cursor.execute("SET synchronous_commit = on", ())
+            connection.cursor.execute(f"SET lock_timeout = {LOCK_WAIT * 1000}", ())
+        elif getattr(dbapi, "autocommit", None) is False:  # sqlite3 from Python 3.12 on
+            setattr(dbapi, "autocommit", True)  # noqa: B010  # not of every driver
+        return connection
+
+
+_of_another_process: list[Any] = []

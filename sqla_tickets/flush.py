@@ -1,0 +1,113 @@
+"""``before_flush``: the new objects' tickets, drawn at once and set before anything else happens.
+
+With its primary key set, a flush on MySQL is one executemany instead of an INSERT per object, and a
+shard chooser sees the id that it chooses by. What this misses (objects that a later listener adds,
+bulk and Core statements) gets its tickets from the column default.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Column, event
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
+from sqlalchemy.orm.attributes import instance_state, set_committed_value
+
+from .sequence import TicketSequence, check_fits, pool_of, sequence_of
+
+if TYPE_CHECKING:
+    from .pool import TicketPool
+
+__all__ = ["assign_tickets", "install"]
+
+
+class _Attribute:
+    """A mapped attribute that takes tickets, and the new objects of one flush that lack theirs."""
+
+    __slots__ = ("column", "declared", "key", "lacking")
+
+    def __init__(self, key: str, column: Column[Any], declared: TicketSequence) -> None:
+        self.key, self.column, self.declared = key, column, declared
+        self.lacking: list[InstanceState[Any]] = []
+
+
+_ticketed: WeakKeyDictionary[Mapper[Any], dict[str, Column[Any]]] = WeakKeyDictionary()
+
+
+def install() -> None:
+    """Listen to every flush, once, however often this is called."""
+    if not event.contains(Session, "before_flush", assign_tickets):
+        event.listen(Session, "before_flush", assign_tickets)
+
+
+def assign_tickets(session: Session, flush_context: UOWTransaction, instances: object) -> None:
+    """Draw once per sequence for all new objects of a flush, in the order they were added.
+
+    Raises:
+        TicketError: a sequence could not be drawn from. The session stays usable, its new objects
+            stay pending, and another flush may succeed.
+    """
+    streams: defaultdict[tuple[TicketPool, str], list[_Attribute]] = defaultdict(list)
+    for attribute in _attributes_in_need(session):
+        pool = pool_of(attribute.declared, attribute.column)
+        streams[pool, sequence_of(attribute.declared, attribute.column)].append(attribute)
+    for (pool, name), attributes in streams.items():
+        _refuse_shared_sqlite(session, pool, attributes[0])
+        _assign(pool, name, attributes)
+
+
+def _assign(pool: TicketPool, name: str, attributes: list[_Attribute]) -> None:
+    """Draw from one sequence for all that need it; an object's columns follow one another."""
+    wanted = [(s.insert_order or 0, s, a.key) for a in attributes for s in a.lacking]
+    wanted.sort(key=itemgetter(0))
+    block = max(attribute.declared.block for attribute in attributes)
+    drawn = pool.reserve_for(name, len(wanted), block)
+    largest = max(tickets[-1] for tickets in drawn)
+    for attribute in attributes:
+        check_fits(attribute.column, name, largest)
+    tickets = (ticket for block in drawn for ticket in block)
+    for (_, state, key), ticket in zip(wanted, tickets, strict=True):
+        set_committed_value(state.obj(), key, ticket)
+
+
+def _attributes_in_need(session: Session) -> list[_Attribute]:
+    by_class: dict[type[object], list[_Attribute]] = {}
+    for instance in cast("Iterable[object]", session.new):
+        kind = type(instance)
+        attributes = by_class.get(kind)
+        if attributes is None:
+            attributes = by_class[kind] = _attributes_of(instance_state(instance).mapper)
+        if attributes:
+            state = instance_state(instance)
+            values = state.dict
+            for attribute in attributes:
+                if values.get(attribute.key) is None:
+                    attribute.lacking.append(state)
+    return [a for attributes in by_class.values() for a in attributes if a.lacking]
+
+
+def _attributes_of(mapper: Mapper[Any]) -> list[_Attribute]:
+    columns = _ticketed.get(mapper)
+    if columns is None:
+        columns = _ticketed[mapper] = {
+            attribute.key: column
+            for attribute in mapper.column_attrs
+            for column in attribute.columns  # under joined inheritance the base table's comes last
+            if isinstance(column, Column) and isinstance(column.default, TicketSequence)
+        }
+    return [_Attribute(k, c, cast("TicketSequence", c.default)) for k, c in columns.items()]
+
+
+def _refuse_shared_sqlite(session: Session, pool: TicketPool, attribute: _Attribute) -> None:
+    # A session that chooses binds by itself, as with shards, must not be asked without the ticket.
+    if pool.on_sqlite and type(session).get_bind is Session.get_bind:
+        try:
+            bind = session.get_bind(attribute.lacking[0].mapper)
+        except UnboundExecutionError:
+            return  # the flush itself will say so
+        pool.refuse_database_of(bind.engine)

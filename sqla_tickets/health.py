@@ -1,0 +1,84 @@
+"""Whether a server, or one table of it, is to be asked at the moment."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import Final, Literal
+
+from .errors import TicketError
+
+__all__ = ["Breaker", "BreakerState"]
+
+BreakerState = Literal["closed", "open", "quarantined"]
+
+FIRST_WAIT: Final = 0.25
+LONGEST_WAIT: Final = 5.0
+
+
+class Breaker:
+    """Closed while all is well; open after a failure, until an attempt succeeds.
+
+    When to make the next attempt is told by waits that grow, and are jittered, so that a server is
+    not met by all its clients at once when it comes back.
+
+    Attributes:
+        reason: the error that opened it last; None while it is closed.
+        slow: whether that error was a silence, so that another attempt may cost a time-out.
+    """
+
+    def __init__(self) -> None:
+        self.reason: TicketError | None = None
+        self.slow = False
+        self._next_attempt = 0.0
+        self._failures = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what it guards is to be asked."""
+        return self.reason is None
+
+    @property
+    def state(self) -> BreakerState:
+        """Closed, open, or quarantined, which no time and no success ends."""
+        if self.reason is None:
+            return "closed"
+        return "quarantined" if self._next_attempt == math.inf else "open"
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is open and the wait for the next attempt is over."""
+        return self.reason is not None and time.monotonic() >= self._next_attempt
+
+    def trip(self, reason: TicketError, *, slow: bool = False) -> None:
+        """Open after a failure; the next attempt is twice as far away as the last time."""
+        if self.state == "quarantined":
+            return
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        self._next_attempt = time.monotonic() + wait * _jitter()
+        self.slow, self.reason = slow, reason
+
+    def postpone(self) -> None:
+        """Put the next attempt off by the shortest wait, since one has just begun."""
+        if self.state == "open":
+            self._next_attempt = time.monotonic() + FIRST_WAIT * _jitter()
+
+    def admit(self) -> None:
+        """Close on trial: a server that fails again at once waits for longer than before."""
+        if self.state == "open":
+            self.reason, self.slow = None, False
+
+    def reset(self) -> None:
+        """Close after a success; a quarantine stays."""
+        if self._failures and self.state != "quarantined":
+            self.reason, self.slow, self._failures = None, False, 0
+
+    def quarantine(self, reason: TicketError) -> None:
+        """Open for good: what happened calls for a person."""
+        self.reason, self._next_attempt = reason, math.inf
+
+
+def _jitter() -> float:
+    return random.uniform(0.5, 1.0)  # noqa: S311  # spreads attempts, guards no secret

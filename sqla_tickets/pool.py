@@ -1,0 +1,477 @@
+"""``TicketPool``: the ticket servers that share the id space of some sequences.
+
+It decides which server is asked, keeps blocks in hand, and survives the loss of all servers but one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from sqlalchemy import URL, Engine, MetaData
+
+from . import flush, moves, trail
+from .engines import place_of
+from .errors import (
+    NoTicketServer,
+    StaleConnection,
+    TicketArgumentError,
+    TicketError,
+    TicketsExhausted,
+    TicketTableError,
+    TicketTableMissing,
+    TicketTableMoved,
+    TicketViolation,
+    TicketWarning,
+)
+from .hand import Hand, split
+from .note import LayoutName
+from .probes import probe
+from .sequence import TicketSequence, attached_pools, is_name, sequence_of
+from .server import TicketServer
+from .statements import largest_ticket
+from .status import TicketStatus
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from typing_extensions import Self
+
+__all__ = ["TicketPool"]
+
+log = logging.getLogger(__name__)
+
+#: MySQL manual 19.1.6.2: the largest auto_increment_increment.
+LARGEST_STRIDE: Final = 65535
+
+
+class TicketPool:
+    """Ticket servers, of which any may be down. Connects to nothing until the first draw.
+
+    Args:
+        servers: URLs, ``Engine`` s, ``AsyncEngine`` s or `TicketServer` s. The place in the list,
+            counted from 1, is the server's offset: never change the order of a list in use.
+        stride: how many numbers apart two tickets of one server are; by default the number of
+            servers. A larger one leaves room for servers to come.
+        name: what a ``TicketSequence(pool=...)`` calls it.
+        timeout: seconds after which a server that does not answer is given up, for the connections
+            that the pool opens from URLs.
+
+    Raises:
+        TicketArgumentError: no servers, too many for the stride, or two with the same offset.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str | URL | Engine | AsyncEngine | TicketServer],
+        *,
+        stride: int | None = None,
+        name: str = "default",
+        timeout: float = 1.0,
+    ) -> None:
+        # a URL is a tuple, too
+        if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
+            raise TicketArgumentError(
+                f"TicketPool({name!r}) needs a list of ticket servers, of two for one to be able to die"
+            )
+        self.name = name
+        self.stride = len(servers) if stride is None else stride
+        known = type(self.stride) is int
+        if not known or not len(servers) <= self.stride <= LARGEST_STRIDE:
+            raise TicketArgumentError(
+                f"TicketPool({name!r}): stride={stride!r}; it is {len(servers)} (the number of servers)"
+                f" to {LARGEST_STRIDE}"
+            )
+        self.servers = tuple(s if isinstance(s, TicketServer) else TicketServer(s) for s in servers)
+        for place, server in enumerate(self.servers, 1):
+            server.join(place, self.stride, timeout)
+        self._check_offsets()
+        self._warn_of_twins()
+        self._hand = Hand()
+        self._turn = itertools.count()
+        self._metadatas: WeakSet[MetaData] = WeakSet()
+        #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
+        self.trails: dict[str, tuple[TicketPool, str]] = {}
+        self._pid = os.getpid()
+        _pools.add(self)
+        _look_after_forks()
+
+    def __repr__(self) -> str:
+        servers = ", ".join(map(str, self.servers))
+        return f"TicketPool([{servers}], stride={self.stride}, name={self.name!r})"
+
+    def _check_offsets(self) -> None:
+        offsets = [server.offset or 0 for server in self.servers]
+        if len(set(offsets)) < len(offsets) or not all(1 <= o <= self.stride for o in offsets):
+            raise TicketArgumentError(
+                f"TicketPool({self.name!r}): the offsets {offsets} must differ, and be 1 to"
+                f" {self.stride}: two servers with one offset would issue the same tickets"
+            )
+
+    def _warn_of_twins(self) -> None:
+        places = [place_of(server.engine) for server in self.servers]
+        for place, server in zip(places, self.servers, strict=True):
+            if places.count(place) > 1:
+                warnings.warn(
+                    f"TicketPool({self.name!r}) has the server {server} more than once: that makes two"
+                    " offsets and no second machine, so nothing goes on when it dies",
+                    TicketWarning,
+                    stacklevel=3,
+                )
+                return
+
+    # -- which sequences it serves
+
+    def attach(self, metadata: MetaData) -> None:
+        """Serve every `TicketSequence` of ``metadata`` whose ``pool`` is this pool's name.
+
+        Another pool of that name is replaced. The first call of a process installs the
+        ``before_flush`` listener on SQLAlchemy's ``Session``.
+        """
+        attached_pools(metadata)[self.name] = self
+        self._metadatas.add(metadata)
+        flush.install()
+
+    def detach(self, metadata: MetaData) -> None:
+        """Serve ``metadata`` no longer; nothing happens when another pool has taken the place."""
+        pools = attached_pools(metadata)
+        if pools.get(self.name) is self:
+            del pools[self.name]
+        self._metadatas.discard(metadata)
+
+    @contextmanager
+    def attached(self, metadata: MetaData) -> Generator[TicketPool]:
+        """Serve ``metadata`` for a while, then give the place back to the pool that had it."""
+        before = attached_pools(metadata).get(self.name)
+        self.attach(metadata)
+        try:
+            yield self
+        finally:
+            self.detach(metadata)
+            if before is not None:
+                before.attach(metadata)
+
+    def neighbour(self, moved: TicketTableMoved) -> TicketPool:
+        """The pool that a tombstone of this pool's names: attached to the same MetaData.
+
+        Raises:
+            TicketTableMoved: ``moved`` itself; there is no such pool.
+        """
+        if moved.pool == self.name:
+            return self
+        for metadata in self._metadatas:
+            pool = attached_pools(metadata).get(moved.pool)
+            if pool is not None:
+                return pool
+        raise moved
+
+    def serves_beside(self, pool: TicketPool) -> bool:
+        """Whether this pool is still what ``pool`` finds under its name."""
+        return pool is self or any(
+            attached_pools(metadata).get(self.name) is self for metadata in pool._metadatas
+        )
+
+    # -- drawing
+
+    def next_id(self, sequence: str | TicketSequence) -> int:
+        """One ticket.
+
+        Args:
+            sequence: its name, or a `TicketSequence`, whose ``block`` then counts.
+
+        Raises:
+            NoTicketServer: every server failed; its message has the last error of each.
+            TicketTableError: no server has a table for the sequence that may be drawn from.
+            TicketsExhausted: no number is left.
+        """
+        return self.reserve(sequence, 1)[0][0]
+
+    def next_ids(self, sequence: str | TicketSequence, n: int) -> list[int]:
+        """Exactly ``n`` tickets, ascending within each block.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        return list(itertools.chain.from_iterable(self.reserve(sequence, n)))
+
+    def reserve(self, sequence: str | TicketSequence, n: int) -> list[range]:
+        """Exactly ``n`` tickets as blocks, so that memory does not grow with ``n``.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        if isinstance(sequence, TicketSequence):
+            return self.reserve_for(sequence_of(sequence), n, sequence.block)
+        if not is_name(sequence):
+            raise TicketArgumentError(
+                f"{sequence!r} is no sequence: expected a name or a TicketSequence"
+            )
+        return self.reserve_for(sequence, n, 1)
+
+    def reserve_for(self, name: str, n: int, block: int) -> list[range]:
+        """`reserve` by the name of a sequence and the least that one draw takes."""
+        if type(n) is not int or n < 1:
+            raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
+        hand = self._hand_of_this_process()
+        taken = hand.take(name, n)
+        missing = n - sum(map(len, taken))
+        left: list[range] = []
+        try:
+            while missing > 0:
+                for drawn in trail.draw(self, name, max(missing, block)):
+                    part, rest = split(drawn, missing)
+                    missing -= len(part)
+                    taken += [part] if part else []
+                    left += [rest] if rest else []
+        except BaseException:
+            left = taken + left  # nobody has seen them
+            raise
+        finally:
+            ours = self._hand_of_this_process() is hand
+            for part in left if ours else []:
+                hand.put(name, part)
+        # a fork in the middle: what was drawn until then is the parent's
+        return taken if ours else self.reserve_for(name, n, block)
+
+    def _hand_of_this_process(self) -> Hand:
+        if os.getpid() != self._pid:  # a fork that Python was not told of
+            self.forget_parent()
+        return self._hand
+
+    def draw_here(self, name: str, n: int) -> list[range]:
+        """One draw, from the first server of this pool that answers.
+
+        Raises:
+            TicketTableMoved: the sequence is not here any more, or not yet.
+            TicketError: as `next_id`.
+        """
+        self._hand_of_this_process()
+        failures: dict[TicketServer, TicketError] = {}
+        for server in self._in_turn(name, failures):
+            drawn = self._ask(server, name, n, failures)
+            if drawn is not None:
+                return drawn
+        # a firewall may have cut what was idle, on all of them
+        for server in [s for s, e in failures.items() if isinstance(e, StaleConnection)]:
+            drawn = self._ask(server, name, n, failures)
+            if drawn is not None:
+                return drawn
+        raise self._none_left(name, failures)
+
+    def _ask(
+        self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
+    ) -> list[range] | None:
+        try:
+            return server.draw(name, n)
+        except TicketArgumentError:
+            raise
+        except TicketError as error:
+            failures[server] = error
+            log.warning("drawing from the next ticket server: %s", error)
+            return None
+
+    def _in_turn(
+        self, name: str, failures: dict[TicketServer, TicketError]
+    ) -> Iterator[TicketServer]:
+        """Round robin over those that are well, then those that failed before and say so quickly."""
+        count, turn = len(self.servers), next(self._turn)
+        ring = [self.servers[(turn + step) % count] for step in range(count)]
+        for server in ring:
+            if server.breaker.is_due:
+                probe(server)
+            if server.is_well(name):
+                yield server
+        for server in ring:
+            reason = server.not_to_be_asked(name)
+            if server.breaker.slow:
+                probe(server)
+            if reason is not None:
+                failures.setdefault(server, reason)
+            elif server not in failures:
+                yield server
+
+    def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
+        reasons = "; ".join(map(str, failures.values()))
+        message = f"no ticket server of {self.name!r} can give a ticket of {name!r}: {reasons}"
+        for failure in failures.values():
+            if isinstance(failure, TicketTableMoved):
+                return failure
+        kinds: tuple[type[TicketError], ...]
+        kinds = (TicketTableMissing, TicketTableError, TicketsExhausted, TicketViolation)
+        for kind in kinds:
+            if all(isinstance(failure, kind) for failure in failures.values()):
+                return kind(message)
+        return NoTicketServer(message, {str(server): e for server, e in failures.items()})
+
+    # -- ticket tables
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        layout: LayoutName | None = None,
+        start: int = 1,
+        bits: int = 64,
+        engine: str = "InnoDB",
+    ) -> None:
+        """Create the sequence's table on every server; those that are there are verified.
+
+        Args:
+            name: of the sequence.
+            layout: None for ``"replace"`` on MySQL and MariaDB and ``"counter"`` elsewhere.
+            start: no ticket of a new table is below it.
+            bits: 64, or 32 for tickets up to 4,294,967,295.
+            engine: the storage engine, on MySQL and MariaDB.
+
+        Raises:
+            TicketError: a server failed, or has another table of that name. Call it again when that
+                is mended: what was done is kept.
+        """
+        if not 1 <= start <= largest_ticket(bits):
+            raise TicketArgumentError(f"start={start!r}: a ticket is 1 to {largest_ticket(bits)}")
+        moves.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
+
+    def drop_table(self, name: str) -> None:
+        """Drop the sequence's table on every server. Its numbers begin anew when it is created again.
+
+        Raises:
+            TicketError: a server failed.
+        """
+        for server in self.servers:
+            server.drop(name)
+        self._hand.drop(name)
+
+    def raise_above(self, name: str, above: int) -> None:
+        """See that every server's next ticket is larger than ``above``; none is ever lowered.
+
+        Raises:
+            TicketError: a server failed, or has no table for the sequence.
+        """
+        moves.raise_above(self, name, above)
+
+    def create_all(self, metadata: MetaData) -> None:
+        """Create the tables of all sequences of ``metadata`` that this pool serves.
+
+        Raises:
+            TicketError: as `create_table`.
+        """
+        for name in self._sequences_of(metadata):
+            self.create_table(name)
+
+    def _sequences_of(self, metadata: MetaData) -> list[str]:
+        return sorted(
+            {
+                sequence_of(column.default, column)
+                for table in metadata.tables.values()
+                for column in table.columns
+                if isinstance(column.default, TicketSequence)
+                and (column.default.pool or "default") == self.name
+            }
+        )
+
+    # -- looking after it
+
+    def status(self) -> list[TicketStatus]:
+        """One record per sequence and server; every server is asked now. Raises nothing for one down.
+
+        The sequences are those of the attached MetaDatas, and those that were drawn from.
+        """
+        names = {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
+        names.update(name for server in self.servers for name in server.known_sequences())
+        return [self._status_of(name, server) for name in sorted(names) for server in self.servers]
+
+    def _status_of(self, name: str, server: TicketServer) -> TicketStatus:
+        last, error = None, None
+        try:
+            last = server.last_ticket(name)
+        except TicketError as failure:
+            error = failure
+        table = server.table(name)
+        largest = largest_ticket(table.note.bits if table.note else 64)
+        breaker = max(server.breaker, table.breaker, key=lambda b: _GRAVITY.index(b.state))
+        return TicketStatus(
+            sequence=name,
+            server=str(server),
+            up=last is not None,
+            last_ticket=last,
+            layout=table.layout.name if table.layout else None,
+            stride=table.note.stride if table.note else None,
+            offset=table.note.offset if table.note else None,
+            capacity_left=None if last is None else max(0, largest - last) // self.stride,
+            in_hand=self._hand.count(name),
+            draws=table.draws,
+            errors=table.errors,
+            breaker=breaker.state,
+            error=str(error or breaker.reason) if error or breaker.reason else None,
+        )
+
+    @property
+    def on_sqlite(self) -> bool:
+        """Whether a ticket server is a SQLite file."""
+        return any(server.engine.dialect.name == "sqlite" for server in self.servers)
+
+    def refuse_database_of(self, engine: Engine) -> None:
+        """See that the application's database is not a SQLite file that issues tickets.
+
+        The application's transaction would hold the file's only write lock while it waits for a
+        ticket, which needs that lock.
+
+        Raises:
+            TicketArgumentError: it is.
+        """
+        if engine.dialect.name == "sqlite" and self.on_sqlite:
+            for server in self.servers:
+                if server.is_database_of(engine):
+                    raise TicketArgumentError(
+                        f"the ticket server {server} is the application's own SQLite database, whose"
+                        " one write lock the insert holds while it waits for its ticket: give the"
+                        " tickets a file of their own"
+                    )
+
+    def forget_parent(self) -> None:
+        """In a fork: use none of the parent's blocks, connections and locks."""
+        self._pid = os.getpid()
+        self._hand = Hand()
+        for server in self.servers:
+            server.forget_parent()
+
+    def dispose(self) -> None:
+        """Close every idle connection. The pool can go on; blocks in hand stay."""
+        for server in self.servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.dispose()
+
+
+_GRAVITY = ("closed", "open", "quarantined")
+_pools: WeakSet[TicketPool] = WeakSet()
+
+
+@functools.cache
+def _look_after_forks() -> None:
+    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _forget_parents() -> None:
+    for pool in list(_pools):
+        pool.forget_parent()

@@ -1,0 +1,250 @@
+"""The ticket table of one sequence on one server: found, read, created, dropped.
+
+Plain statements over a cursor in autocommit. Nothing here draws a ticket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ClauseElement, Dialect
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from .errors import TicketTableError, TicketTableMissing, TicketTableMoved
+from .note import LayoutName, Note, Tombstone
+from .statements import (
+    Compiled,
+    CreateTicketTable,
+    DropTicketTable,
+    FindTicketTable,
+    LastTicket,
+    NoteTicketTable,
+    SeedTicketTable,
+)
+
+__all__ = ["Place", "create", "drop", "exists", "find", "last_ticket", "look", "number"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One server, as its tables see it.
+
+    Attributes:
+        server: its name, for messages.
+        dialect: what it speaks.
+        stride: how many numbers apart two tickets of it are.
+        offset: its residue class.
+    """
+
+    server: str
+    dialect: Dialect
+    stride: int
+    offset: int
+
+
+def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: str) -> None:
+    statement = Compiled(element, place.dialect)
+    cursor.execute(statement.text, statement.parameters(**values))
+
+
+def exists(cursor: DBAPICursor, place: Place, name: str) -> bool:
+    """Whether the server shows this user a table of that name, of whatever kind."""
+    _send(cursor, place, FindTicketTable(name), table=name)
+    return bool(cursor.fetchall())
+
+
+def _tombstone(place: Place, name: str, text: str | None) -> Tombstone | None:
+    try:
+        return Tombstone.found_in(text)
+    except ValueError as error:
+        raise TicketTableError(
+            f"the tombstone of {name!r} on {place.server} cannot be read ({error}): compare it with"
+            " the other servers'"
+        ) from error
+
+
+def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note | None]:
+    """Find out which layout the table has, and that it is numbered as the pool numbers.
+
+    Returns:
+        The layout, and the note beside the number; None for a foreign table.
+
+    Raises:
+        TicketTableMoved: there is a tombstone, which says where the sequence went.
+        TicketTableError: it is missing, no ticket table, or another pool's.
+    """
+    found = look(cursor, place, name)
+    if isinstance(found, Tombstone):
+        raise _gone(place, name, found)
+    if found is None:
+        raise TicketTableMissing(
+            f"{place.server} has no ticket table {name!r} that this user can see: run the migration"
+            f" that creates it (a stamped database has run none) or pool.create_table({name!r}), or"
+            " grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it"
+        )
+    return found
+
+
+def look(
+    cursor: DBAPICursor, place: Place, name: str
+) -> tuple[LayoutName, Note | None] | Tombstone | None:
+    """What stands under that name: a table as `find` tells it, a tombstone, or nothing.
+
+    Raises:
+        TicketTableError: a table that is no ticket table, or another pool's.
+    """
+    _send(cursor, place, FindTicketTable(name), table=name)
+    rows = cursor.fetchall()
+    if not rows:
+        return None
+    grave = _tombstone(place, name, rows[0][3])
+    if grave is not None:
+        return grave
+    layout = _layout(
+        place, name, {str(row[0]).lower(): (bool(row[1]), bool(row[2])) for row in rows}
+    )
+    try:
+        note = Note.found_in(rows[0][3])
+    except ValueError as error:
+        raise TicketTableError(
+            f"the note beside the number of {name!r} on {place.server} cannot be read ({error}):"
+            " compare it with the other servers'"
+        ) from error
+    expected = Note(layout, place.stride, place.offset)
+    if note not in (None, expected):
+        raise TicketTableError(
+            f"the ticket table {name!r} on {place.server} is numbered otherwise: expected {expected},"
+            f" found {note}. Are the pool's servers in another order, or was its stride changed?"
+        )
+    return layout, note
+
+
+def _gone(place: Place, name: str, grave: Tombstone) -> TicketTableError:
+    there = f"the ticket table {name!r} on {place.server}"
+    if grave.kind == "dropped":
+        return TicketTableMissing(
+            f"{there} was dropped by a migration, at {grave.high_water}: create it again, and it"
+            " begins above that"
+        )
+    what = {
+        "moved": f"has moved: the sequence is now {grave.sequence!r} of the pool {grave.pool!r}",
+        "opening": f"is not open yet: {grave.sequence!r} of the pool {grave.pool!r} is being moved here",
+        "converting": "is being converted to another layout",
+    }[grave.kind]
+    advice = (
+        "attach that pool too"
+        if grave.kind == "moved"
+        else "if that lasts, run the migration again"
+    )
+    return TicketTableMoved(f"{there} {what}: {advice}", grave.pool, grave.sequence)
+
+
+def _layout(place: Place, name: str, columns: dict[str, tuple[bool, bool]]) -> LayoutName:
+    """Tell the layout from the columns, each with whether it is unique and whether it counts."""
+    if set(columns) == {"id", "stub"} and columns["stub"][0]:
+        if columns["id"] == (True, True):
+            return "replace"
+        if columns["id"] == (False, False):
+            return "counter"
+    raise TicketTableError(
+        f"the table {name!r} on {place.server} is no ticket table: expected the columns id and stub,"
+        " stub unique, id either AUTO_INCREMENT and unique (replace) or neither of it (counter);"
+        f" found {sorted(columns)}. Is the sequence named after a table of the application?"
+    )
+
+
+def last_ticket(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int:
+    """The largest ticket that the table shows.
+
+    Raises:
+        TicketTableError: it has no row.
+    """
+    found = number(cursor, place, name, layout)
+    if found is None:
+        raise TicketTableError(
+            f"the ticket table {name!r} on {place.server} is empty: its number is lost, or it never"
+            f" had one. pool.create_table({name!r}, start=N) gives it one; N must be above every id"
+            " that was ever issued"
+        )
+    return found
+
+
+def check_residue(place: Place, name: str, last: int) -> None:
+    """See that a foreign table, which has no note, has issued this server's numbers so far.
+
+    Raises:
+        TicketTableError: its last ticket is another server's.
+    """
+    if (last - place.offset) % place.stride:
+        raise TicketTableError(
+            f"the ticket table {name!r} on {place.server} is numbered otherwise: expected a last ticket"
+            f" that is {place.offset % place.stride} modulo {place.stride}, found {last}. Are the"
+            " pool's servers in another order, or has the pool another stride than the table's other"
+            " clients?"
+        )
+
+
+def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int | None:
+    """The number in the table's row; None when there is no row."""
+    _send(cursor, place, LastTicket(name, layout))
+    rows = cursor.fetchall()
+    return int(rows[0][0]) if rows else None
+
+
+def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> None:
+    """Create the table with its row; of a table that is there, see that it is the one meant.
+
+    A table that has lost its row is given one only where ``start`` says above what.
+
+    Raises:
+        TicketTableError: there is another table of that name, or an empty one.
+    """
+    name = element.name
+    if not exists(cursor, place, name):
+        _send_creation(cursor, place, element)
+    layout, _ = find(cursor, place, name)
+    wanted = element.note(place.dialect.name).layout
+    if element.layout is not None and layout != wanted:
+        raise TicketTableError(
+            f"the ticket table {name!r} on {place.server} has the layout {layout!r}, not {wanted!r}:"
+            " leave the layout out, or convert the table"
+        )
+    if element.start > 1 and number(cursor, place, name, layout) is None:
+        _seed(cursor, place, element, layout)
+    last_ticket(cursor, place, name, layout)
+
+
+def _seed(
+    cursor: DBAPICursor, place: Place, element: CreateTicketTable, layout: LayoutName
+) -> None:
+    """Give an empty table its row, unless somebody else does it at the same time."""
+    try:
+        _send(cursor, place, SeedTicketTable(element.name, layout, element.seed))
+    except Exception:
+        if number(cursor, place, element.name, layout) is None:
+            raise
+
+
+def _send_creation(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> None:
+    """Never show an unfinished table: one statement on MySQL, one transaction elsewhere."""
+    try:
+        if place.dialect.name in ("mysql", "mariadb"):
+            _send(cursor, place, element)
+            return
+        note = element.note(place.dialect.name)
+        cursor.execute("BEGIN", ())
+        _send(cursor, place, element)
+        _send(cursor, place, SeedTicketTable(element.name, note.layout, element.seed))
+        if place.dialect.supports_comments:
+            _send(cursor, place, NoteTicketTable(element.name, note))
+        cursor.execute("COMMIT", ())
+    except Exception:
+        if place.dialect.name not in ("mysql", "mariadb"):
+            cursor.execute("ROLLBACK", ())
+        if not exists(cursor, place, element.name):  # else somebody was quicker
+            raise
+
+
+def drop(cursor: DBAPICursor, place: Place, name: str) -> None:
+    """Drop the table, if it is there."""
+    _send(cursor, place, DropTicketTable(name))

@@ -1,0 +1,299 @@
+"""Tombstones: what makes a ticket table one that nobody draws from, and a ticket table again.
+
+A tombstone has the table's name and none of its columns, so that the statement of a client which
+found the table a moment ago fails, whatever layout it knew; and it has a note that tells a client
+which looks again where the sequence went. It comes and goes in one atomic step: the number is read,
+and the table altered, while every other client is locked out (``LOCK TABLES`` on MySQL and MariaDB, a
+transaction elsewhere).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+from sqlalchemy import ClauseElement
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from . import tables
+from .alterations import (
+    BuryTicketTable,
+    CreateTombstone,
+    ListTicketTables,
+    LockForMigration,
+    NoteTombstone,
+    OpenTicketTable,
+    RaiseCounter,
+    SeedTombstone,
+    TicketTableParts,
+)
+from .errors import TicketTableError, TicketTableMissing
+from .faults import Fault, fault_of
+from .note import LayoutName, Note, Tombstone, TombstoneKind
+from .statements import (
+    Compiled,
+    CreateTicketTable,
+    DropTicketTable,
+    LockTicketTable,
+    NoteTicketTable,
+    ReplaceTicket,
+    ReplaceUpTo,
+    SeedTicketTable,
+    UnlockTables,
+    largest_ticket,
+    seed,
+)
+from .tables import Place
+
+__all__ = ["Destination", "Live", "State", "bury", "erect", "look", "names", "open_", "raise_above"]
+
+
+@dataclass(frozen=True)
+class Live:
+    """A ticket table that can be drawn from.
+
+    Attributes:
+        layout: how.
+        note: what stands beside the number; None for a foreign table.
+        number: the largest ticket that it shows; None when it has lost its row.
+    """
+
+    layout: LayoutName
+    note: Note | None
+    number: int | None
+
+
+#: What a server has under the name of a sequence.
+State = Live | Tombstone | None
+
+
+@dataclass(frozen=True)
+class Destination:
+    """What a tombstone says: why it is there, and which sequence to draw from instead."""
+
+    kind: TombstoneKind
+    pool: str
+    sequence: str
+
+
+def look(cursor: DBAPICursor, place: Place, name: str) -> State:
+    """See what the server has under that name.
+
+    Raises:
+        TicketTableError: a table that is no ticket table of this pool.
+    """
+    found = tables.look(cursor, place, name)
+    if found is None or isinstance(found, Tombstone):
+        return found
+    layout, note = found
+    return Live(layout, note, tables.number(cursor, place, name, layout))
+
+
+def names(cursor: DBAPICursor, place: Place) -> list[str]:
+    """The tables with a note, which are this package's and no tombstones."""
+    _send(cursor, place, ListTicketTables())
+    return [str(row[0]) for row in cursor.fetchall() if Note.found_in(row[1]) is not None]
+
+
+def bury(
+    cursor: DBAPICursor, place: Place, name: str, to: Destination, seen: State = None
+) -> Tombstone:
+    """Put a tombstone where a ticket table is; every ticket of it is at most the high water.
+
+    What stands on the tombstone ``seen`` is replaced, and its high water kept.
+
+    Raises:
+        TicketTableMissing: there is no table.
+        TicketTableError: there is something else than was seen: another migration has put it there.
+    """
+    with _alone(cursor, place, name):
+        state = look(cursor, place, name)
+        if state is None:
+            raise TicketTableMissing(f"{place.server} has no ticket table {name!r}")
+        if isinstance(state, Tombstone):
+            grave = replace(state, kind=to.kind, pool=to.pool, sequence=to.sequence)
+            if grave != state:
+                if state != seen:
+                    raise _changed(place, name, seen, state)
+                _write_on(cursor, place, name, grave)
+            return grave
+        if isinstance(seen, Tombstone):
+            raise _changed(place, name, seen, state)
+        if place.dialect.name in ("mysql", "mariadb"):
+            return _bury_by_alter(cursor, place, name, state, to)
+        high = tables.last_ticket(cursor, place, name, state.layout)
+        grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout)
+        _write_on(cursor, place, name, grave)
+        return grave
+
+
+def _bury_by_alter(
+    cursor: DBAPICursor, place: Place, name: str, state: Live, to: Destination
+) -> Tombstone:
+    _send(cursor, place, TicketTableParts(name))
+    parts = [(str(kind), str(part)) for kind, part in cursor.fetchall()]
+    bits = 32 if any(kind == "type" and part.startswith("int") for kind, part in parts) else 64
+    if state.layout == "replace":
+        high = _draw_last(cursor, place, name, bits)
+    else:
+        high = tables.last_ticket(cursor, place, name, state.layout)
+    grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits)
+    keys = [part for kind, part in parts if kind == "key"]
+    # MariaDB's stand in the column, and go with it
+    named = not getattr(place.dialect, "is_mariadb", False)
+    checks = [part for kind, part in parts if kind == "check" and named]
+    _send(cursor, place, BuryTicketTable(name, grave, keys, checks))
+    return grave
+
+
+def _draw_last(cursor: DBAPICursor, place: Place, name: str, bits: int) -> int:
+    """Draw a last ticket: it is above all others, which the row of Flickr's table need not be."""
+    try:
+        _send(cursor, place, ReplaceTicket(name, place.stride, place.offset))
+    except Exception as error:
+        if fault_of(error) in (Fault.EXHAUSTED, Fault.CONFLICT):
+            return largest_ticket(bits)
+        raise
+    return int(cursor.lastrowid or 0)
+
+
+def erect(cursor: DBAPICursor, place: Place, name: str, to: Destination, seen: State) -> Tombstone:
+    """Put a tombstone where nothing is, or change what stands on the tombstone ``seen``.
+
+    Raises:
+        TicketTableError: there is a ticket table, or another tombstone.
+    """
+    state = look(cursor, place, name)
+    if state is None:
+        grave = Tombstone(to.kind, to.pool, to.sequence, 0)
+        with _transaction(cursor, place):
+            _send_tombstone(cursor, place, name, grave)
+        return grave
+    if isinstance(state, Live):
+        raise TicketTableError(f"{place.server} has a ticket table {name!r} that is drawn from")
+    if (state.kind, state.pool, state.sequence) == (to.kind, to.pool, to.sequence):
+        return state
+    if state != seen:
+        raise _changed(place, name, seen, state)
+    return bury(cursor, place, name, to, seen)
+
+
+def open_(
+    cursor: DBAPICursor, place: Place, element: CreateTicketTable, expected: Tombstone
+) -> None:
+    """Make a ticket table of the tombstone ``expected``; one that was opened meanwhile is raised.
+
+    Raises:
+        TicketTableError: another tombstone is there than the one that was seen when the number that
+            the table is to begin with was found out.
+    """
+    name = element.name
+    with _alone(cursor, place, name):
+        state = look(cursor, place, name)
+        if state == expected:
+            _open_alone(cursor, place, element)
+            return
+    if isinstance(state, Live):
+        raise_above(cursor, place, name, element.start - 1)
+        return
+    raise _changed(place, name, expected, state)
+
+
+def _changed(place: Place, name: str, seen: State, found: State) -> TicketTableError:
+    return TicketTableError(
+        f"the ticket table {name!r} on {place.server} was changed meanwhile: expected {seen}, found"
+        f" {found}. Does another migration run? Run this one again when it has ended."
+    )
+
+
+def _open_alone(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> None:
+    name, note = element.name, element.note(place.dialect.name)
+    if place.dialect.name in ("mysql", "mariadb"):
+        cursor.execute(
+            f"DELETE FROM {place.dialect.identifier_preparer.quote_identifier(name)}", ()
+        )
+        _send(cursor, place, SeedTombstone(name, note.layout, element.seed))
+        _send(cursor, place, OpenTicketTable(element))
+        return
+    _send(cursor, place, DropTicketTable(name))
+    _send(cursor, place, element)
+    _send(cursor, place, SeedTicketTable(name, note.layout, element.seed))
+    if place.dialect.supports_comments:
+        _send(cursor, place, NoteTicketTable(name, note))
+
+
+def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> None:
+    """See that no ticket from now on is ``above`` or below; a number is never lowered.
+
+    Raises:
+        TicketTableError: there is no table that can be drawn from.
+    """
+    layout, _ = tables.find(cursor, place, name)
+    number = seed(above + 1, place.stride, place.offset)
+    if tables.last_ticket(cursor, place, name, layout) >= number:
+        return
+    if layout == "counter":
+        _send(cursor, place, RaiseCounter(name, number))
+        return
+    with _alone(cursor, place, name):
+        _send(cursor, place, ReplaceTicket(name, place.stride, place.offset))
+        drawn = int(cursor.lastrowid or 0)
+        if drawn < number:
+            up_to = ReplaceUpTo(name, place.stride, place.offset)
+            _send(cursor, place, up_to, span=number - drawn)
+
+
+def _write_on(cursor: DBAPICursor, place: Place, name: str, grave: Tombstone) -> None:
+    """Put the tombstone in the place of the table, or of another tombstone."""
+    if place.dialect.name in ("mysql", "mariadb"):
+        _send(cursor, place, NoteTombstone(name, grave))
+    else:
+        _send(cursor, place, DropTicketTable(name))
+        _send_tombstone(cursor, place, name, grave)
+
+
+def _send_tombstone(cursor: DBAPICursor, place: Place, name: str, grave: Tombstone) -> None:
+    _send(cursor, place, CreateTombstone(name, grave))
+    if place.dialect.name == "postgresql":
+        _send(cursor, place, NoteTombstone(name, grave))
+
+
+@contextlib.contextmanager
+def _alone(cursor: DBAPICursor, place: Place, name: str) -> Generator[None]:
+    """Wait for the clients that use the table, and keep the others out until the end."""
+    if place.dialect.name not in ("mysql", "mariadb"):
+        with _transaction(cursor, place):
+            if place.dialect.name == "postgresql":
+                cursor.execute("SET LOCAL lock_timeout = '1s'", ())
+                _send(cursor, place, LockForMigration(name))
+            yield
+        return
+    _send(cursor, place, LockTicketTable(name))
+    try:
+        yield
+    except TicketTableError:  # after any other error the connection is thrown away
+        _send(cursor, place, UnlockTables(name))
+        raise
+    _send(cursor, place, UnlockTables(name))
+
+
+@contextlib.contextmanager
+def _transaction(cursor: DBAPICursor, place: Place) -> Generator[None]:
+    """A transaction where the server has one for changes of tables."""
+    if place.dialect.name in ("mysql", "mariadb"):
+        yield
+        return
+    cursor.execute("BEGIN IMMEDIATE" if place.dialect.name == "sqlite" else "BEGIN", ())
+    try:
+        yield
+        cursor.execute("COMMIT", ())
+    except BaseException:
+        with contextlib.suppress(Exception):  # what is raised is what matters
+            cursor.execute("ROLLBACK", ())
+        raise
+
+
+def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: int | str) -> None:
+    statement = Compiled(element, place.dialect)
+    cursor.execute(statement.text, statement.parameters(**values))

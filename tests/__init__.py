@@ -1,0 +1,1 @@
+"""The tests of sqla_tickets, on real database servers."""

@@ -1,0 +1,281 @@
+"""Any server may die, refuse or fall silent: tickets go on, and none comes twice."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError
+from tests.drawing.conftest import OpenPool
+from tests.drawing.tools import (
+    assert_unique,
+    connections_to,
+    draw_from,
+    fresh_pair,
+    grant_only,
+    mysql_like,
+    residues,
+    run,
+    setting,
+)
+from tests.servers import PASSWORD, Borrower
+
+MYSQL_LIKE = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+# A container takes seconds to start again, a process less than one.
+EVERY_LAYOUT = pytest.mark.parametrize(
+    ("kind", "layout"), [("mariadb", "replace"), ("mariadb", "counter"), ("mysql", "replace")]
+)
+
+
+def with_photos(pool: TicketPool, layout: str) -> TicketPool:
+    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+    return pool
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_one_server_down_then_the_other(
+    servers: Borrower, open_pool: OpenPool, kind: str, how: str, layout: str
+) -> None:
+    first, second, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), layout)
+    ids = pool.next_ids("photos", 3) + pool.next_ids("photos", 3)
+    for offset, server in enumerate((first, second), 1):
+        getattr(server, how)()
+        survivors = [pool.next_id("photos") for _ in range(5)] + pool.next_ids("photos", 7)
+        assert residues(survivors) == {(offset + 1) % 2}
+        server.start()
+        ids += survivors + draw_from(pool, offset)
+    assert_unique(ids)
+
+
+@MYSQL_LIKE
+def test_no_server_left(
+    servers: Borrower, open_pool: OpenPool, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), "replace")
+    ids = [pool.next_id("photos") for _ in range(4)]
+    first.kill(), second.kill()
+    with pytest.raises(NoTicketServer, match="'photos'") as caught:
+        pool.next_id("photos")
+    assert set(caught.value.failures) == {str(server) for server in pool.servers}
+    assert all(isinstance(e, TicketServerError) for e in caught.value.failures.values())
+    assert all(name in str(caught.value) for name in caught.value.failures)
+    assert PASSWORD not in caplog.text + str(caught.value) + repr(caught.value)
+    assert {(r.up, r.breaker) for r in pool.status()} == {(False, "open")}
+    first.start(), second.start()
+    ids += draw_from(pool, 1) + draw_from(pool, 2)
+    assert_unique(ids)
+
+
+@MYSQL_LIKE
+def test_a_server_down_at_the_start(servers: Borrower, open_pool: OpenPool, kind: str) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    with_photos(open_pool(urls), "replace")
+    first.kill()
+    pool = open_pool(urls)
+    ids = [pool.next_id("photos") for _ in range(4)]
+    assert residues(ids) == {0}
+    down, up = pool.status()
+    assert (down.up, up.up) == (False, True)
+    assert down.error is not None
+    assert str(pool.servers[0]) in down.error
+    first.start()
+    assert_unique(ids + draw_from(pool, 1))
+
+
+@EVERY_LAYOUT
+def test_a_frozen_server_is_given_up(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), layout)
+    ids = [pool.next_id("photos") for _ in range(4)]
+    first.freeze()
+    ids += [pool.next_id("photos") for _ in range(4)]
+    ids += pool.next_ids("photos", 5)
+    first.thaw()
+    ids += draw_from(pool, 1)
+    assert_unique(ids)
+
+
+@EVERY_LAYOUT
+def test_a_restart_between_two_draws_costs_no_error(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), layout)
+    ids = [pool.next_id("photos") for _ in range(4)]
+    first.stop()
+    first.start()
+    ids += [pool.next_id("photos") for _ in range(4)]
+    assert residues(ids[-2:]) == {0, 1}
+    assert_unique(ids)
+    assert {(r.errors, r.breaker) for r in pool.status()} == {(0, "closed")}
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_restart_costs_status_and_tables_no_error(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), "replace")
+    [pool.next_id("photos") for _ in range(4)]
+    first.stop()
+    first.start()
+    assert [(r.up, r.breaker) for r in pool.status()] == [(True, "closed")] * 2
+    first.stop()
+    first.start()
+    pool.create_table("users")
+
+
+@MYSQL_LIKE
+def test_a_connection_that_the_server_dropped(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    first, second, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), "replace")
+    ids = [pool.next_id("photos") for _ in range(4)]
+    for server, url in ((first, urls[0]), (second, urls[1])):
+        with server.administrator() as cursor:
+            for connection in connections_to(server, url):
+                cursor.execute(f"KILL {connection}")
+        ids += pool.next_ids("photos", 2) + pool.next_ids("photos", 2)
+    assert_unique(ids)
+    assert residues(ids[-4:]) == {0, 1}
+    assert {(r.errors, r.breaker) for r in pool.status()} == {(0, "closed")}
+
+
+@EVERY_LAYOUT
+def test_a_server_that_was_demoted(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), layout)
+    ids = [pool.next_id("photos") for _ in range(4)]
+    with setting(first, read_only=1):
+        drawn = [pool.next_id("photos") for _ in range(4)] + pool.next_ids("photos", 4)
+        assert residues(drawn) == {0}
+        (refused,) = [r for r in pool.status() if r.server == str(pool.servers[0])]
+        assert refused.breaker == "open"
+        assert "takes no writes" in (refused.error or "")
+    ids += drawn + draw_from(pool, 1)
+    assert_unique(ids)
+
+
+def test_a_table_that_somebody_locked_is_left_alone(servers: Borrower, open_pool: OpenPool) -> None:
+    first, _, urls = fresh_pair(servers, "mariadb")
+    pool = with_photos(open_pool(urls), "replace")
+    with first.administrator() as cursor:
+        cursor.execute(f"LOCK TABLES `{urls[0].database}`.photos WRITE")
+        ids = [pool.next_id("photos"), pool.next_id("photos")]
+    assert residues(ids) == {0}
+    assert_unique(ids + draw_from(pool, 1))
+
+
+@MYSQL_LIKE
+def test_a_privilege_that_is_missing_on_one_server(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    first, _, urls = fresh_pair(servers, kind)
+    with_photos(open_pool(urls), "replace")
+    grant_only(first, urls[0], "SELECT")
+    pool = open_pool(urls)
+    ids = [pool.next_id("photos") for _ in range(4)]
+    assert residues(ids) == {0}
+    (refused,) = [r for r in pool.status() if r.server == str(pool.servers[0])]
+    assert "GRANT INSERT, DELETE" in (refused.error or "")
+
+
+@EVERY_LAYOUT
+def test_killed_again_and_again_under_load(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+) -> None:
+    """Each server is killed as by a power cut while threads draw: what was acknowledged stays."""
+    first, second, urls = fresh_pair(servers, kind)
+    pool = with_photos(open_pool(urls), layout)
+    over = threading.Event()
+
+    def draw(n: int) -> list[int]:
+        drawn: list[int] = []
+        while not over.is_set():
+            drawn += pool.next_ids("photos", n)
+        return drawn
+
+    with ThreadPoolExecutor(4) as threads:
+        drawing = [threads.submit(draw, n) for n in (1, 1, 3, 40)]
+        try:
+            for server in (first, second):
+                server.kill()
+                server.start()
+                draw_from(pool, 1 if server is first else 2)
+        finally:
+            over.set()
+        ids = [ticket for drawn in drawing for ticket in drawn.result()]
+    assert_unique(ids)
+
+
+def test_blocks_in_hand_outlive_an_outage(servers: Borrower, open_pool: OpenPool) -> None:
+    first, second, urls = fresh_pair(servers, "mariadb")
+    pool = with_photos(open_pool(urls), "replace")
+    photos = TicketSequence("photos", block=10)
+    ids = pool.next_ids(photos, 3)
+    first.kill(), second.kill()
+    ids += pool.next_ids(photos, 3)
+    with pytest.raises(NoTicketServer):
+        pool.next_ids(photos, 100)
+    ids += pool.next_ids(photos, 4)
+    assert_unique(ids)
+
+
+def test_postgresql_goes_away_and_comes_back(servers: Borrower, open_pool: OpenPool) -> None:
+    server = servers.postgresql()
+    urls = [servers.fresh_database(server), servers.fresh_database(server)]
+    pool = open_pool(urls)
+    pool.create_table("photos")
+    ids = [pool.next_id("photos") for _ in range(4)]
+    server.kill()
+    with pytest.raises(NoTicketServer) as caught:
+        pool.next_id("photos")
+    assert PASSWORD not in str(caught.value)
+    server.start()
+    ids += draw_from(pool, 1) + draw_from(pool, 2)
+    server.stop()
+    server.start()
+    ids += [pool.next_id("photos") for _ in range(4)]
+    assert_unique(ids)
+
+
+@pytest.mark.ticket_servers("postgresql", "sqlite")
+def test_a_database_that_takes_no_writes(
+    ticket_urls: list[URL], open_pool: OpenPool, ticket_kind: str
+) -> None:
+    open_pool(ticket_urls).create_table("photos")
+    first, second = ticket_urls
+    if ticket_kind == "postgresql":
+        run(first, f"ALTER DATABASE {first.database} SET default_transaction_read_only = on")
+    else:
+        query = {"mode": "ro", "uri": "true"}
+        first = URL.create("sqlite", database=f"file:{first.database}", query=query)
+    pool = open_pool([first, second])
+    ids = [pool.next_id("photos") for _ in range(4)]
+    assert residues(ids) == {0}
+    assert_unique(ids)
+    assert "takes no writes" in " ".join(r.error or "" for r in pool.status())
+
+
+@MYSQL_LIKE
+def test_a_pool_is_at_rest_when_closed(servers: Borrower, kind: str) -> None:
+    server = mysql_like(servers, kind)
+    url = servers.fresh_database(server)
+    with TicketPool([url]) as pool:
+        pool.create_table("photos")
+        pool.next_id("photos")
+        assert connections_to(server, url)
+    with server.administrator() as cursor:
+        cursor.execute("DO SLEEP(0.2)")
+    assert not connections_to(server, url)

@@ -1,0 +1,161 @@
+"""Threads, forks and processes on one sequence: each ticket goes to one of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketError, TicketPool, TicketSequence
+from tests.drawing.conftest import OpenPool
+from tests.drawing.tools import assert_unique, in_fork, in_processes, residues
+from tests.servers import Borrower
+
+THREADS = 16
+PHOTOS = TicketSequence("photos", block=10)
+# A child that ends as programs do, with every object torn down, not by os._exit().
+ENDS_LIKE_A_PROGRAM = """
+import os, sys
+from sqla_tickets import TicketPool
+pool = TicketPool(sys.argv[1:])
+before = pool.next_id("photos")
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ids = [pool.next_id("photos") for _ in range(4)]
+assert len({before, *ids}) == 5
+assert [record.errors for record in pool.status()] == [0, 0], pool.status()
+pool.dispose()
+print("well")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+def test_a_fork_shares_neither_blocks_nor_connections(
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: str
+) -> None:
+    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
+        pytest.skip("a layout of MySQL's and MariaDB's")
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+    ids = [*pool.next_ids(PHOTOS, 3), pool.next_id("photos"), pool.next_id("photos")]
+    children = [
+        in_fork(lambda: json.dumps([t for _ in range(5) for t in pool.next_ids(PHOTOS, 3)]))
+        for _ in range(3)
+    ]
+    ids += [t for _ in range(5) for t in pool.next_ids(PHOTOS, 3)]
+    for answer in children:
+        assert answer.startswith("["), answer
+        ids += json.loads(answer)
+    assert_unique(ids)
+    assert {record.errors for record in pool.status()} == {0}
+
+
+# SQLite itself does not survive a fork while another thread is inside of it.
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forks_while_threads_draw(pool: TicketPool) -> None:
+    """A child may be made at any moment, even while a lock of the pool is held."""
+
+    def draw(_: int) -> list[int]:
+        return [t for _ in range(60) for t in pool.next_ids(PHOTOS, 2)]
+
+    with ThreadPoolExecutor(4) as threads:
+        drawing = [threads.submit(draw, n) for n in range(4)]
+        answers = [
+            in_fork(lambda: json.dumps([pool.next_id(PHOTOS) for _ in range(3)])) for _ in range(8)
+        ]
+        ids = [t for drawn in drawing for t in drawn.result()]
+    for answer in answers:
+        assert answer.startswith("["), answer
+        ids += json.loads(answer)
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("driver", ["pymysql", "mysqldb", "mysqlconnector"])
+def test_a_child_that_ends_says_no_good_bye_on_its_parents_connections(
+    servers: Borrower, open_pool: OpenPool, driver: str
+) -> None:
+    modules = {"mysqldb": "MySQLdb", "mysqlconnector": "mysql.connector"}
+    pytest.importorskip(modules.get(driver, driver))
+    urls = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    open_pool(urls).create_table("photos")
+    texts = [
+        url.set(drivername=f"mysql+{driver}").render_as_string(hide_password=False) for url in urls
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ENDS_LIKE_A_PROGRAM, *texts],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("well\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_an_in_memory_server_does_not_cross_a_fork(open_pool: OpenPool) -> None:
+    pool = open_pool(["sqlite://", "sqlite://"])
+    pool.create_table("photos")
+    pool.next_id("photos")
+
+    def draw() -> str:
+        try:
+            return str(pool.next_id("photos"))
+        except TicketError as error:
+            return str(error)
+
+    answer = in_fork(draw)
+    assert "fork" in answer
+    assert not answer.isdigit()
+
+
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+def test_threads(
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: str
+) -> None:
+    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
+        pytest.skip("a layout of MySQL's and MariaDB's")
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+
+    def draw(thread: int) -> list[int]:
+        ids: list[int] = []
+        for n in (1, 7, 1, 30):
+            drawn = pool.next_ids(PHOTOS if thread % 2 else "photos", n)
+            assert len(drawn) == n
+            ids += drawn
+        return ids
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        ids = [ticket for drawn in threads.map(draw, range(THREADS)) for ticket in drawn]
+    assert len(ids) == THREADS * 39
+    assert_unique(ids)
+    assert residues(ids) == {0, 1}
+
+
+def draw_in_process(urls: list[str], block: int) -> list[int]:
+    with TicketPool(urls) as pool:
+        sequence = TicketSequence("photos", block=block)
+        return [t for n in (1, 3, 1, 20, 1) for t in pool.next_ids(sequence, n)]
+
+
+def test_two_clients_at_once(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    texts = [url.render_as_string(hide_password=False) for url in ticket_urls]
+    drawn = in_processes(draw_in_process, (texts, 1), (texts, 50))
+    ids = [ticket for some in drawn for ticket in some] + pool.next_ids("photos", 5)
+    assert len(ids) == 2 * 26 + 5
+    assert_unique(ids)
+
+
+def test_a_process_that_ends_loses_its_block_and_nothing_else(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    with TicketPool(ticket_urls) as other:
+        ids = other.next_ids(PHOTOS, 3)
+    ids += pool.next_ids(PHOTOS, 12)
+    assert_unique(ids)

@@ -1,0 +1,39 @@
+"""Operations without a command line: on a MigrationContext of the test's own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import URL, create_engine
+from sqlalchemy.pool import NullPool
+
+import alembic_ext  # noqa: F401  # registers the operations
+from sqla_tickets import TicketPool
+
+MEMORY = URL.create("sqlite")
+
+
+@contextmanager
+def operations(*pools: TicketPool, app: URL = MEMORY) -> Iterator[Operations]:
+    """The operations of a migration of ``app`` that knows these pools."""
+    options: Mapping[str, object] = {"ticket_pools": list(pools)} if pools else {}
+    with create_engine(app, poolclass=NullPool).connect() as connection:
+        context = MigrationContext.configure(connection, opts=dict(options))
+        with Operations.context(context) as op:
+            yield op
+        connection.commit()
+
+
+@contextmanager
+def offline(*pools: TicketPool, **options: object) -> Iterator[tuple[Any, io.StringIO]]:
+    """The operations of a migration that is only written down, and what is written."""
+    script = io.StringIO()
+    opts = {"as_sql": True, "output_buffer": script, "ticket_pools": list(pools), **options}
+    context = MigrationContext.configure(dialect_name="sqlite", opts=opts)
+    with Operations.context(context) as op:
+        yield op, script

@@ -1,0 +1,224 @@
+"""What is refused leaves every server as it was; what broke off is mended by a second run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from alembic.util import CommandError
+from sqlalchemy import URL, text
+
+import alembic_ext as op
+from sqla_tickets import TicketPool, moves
+from sqla_tickets.tombstones import Live
+from tests.migrations.contexts import operations
+from tests.migrations.test_operations import states
+from tests.servers import USER, Borrower, MySQLLike
+
+NAMES = [
+    "photos`; DROP TABLE x",
+    'pho"tos',
+    "pho'tos",
+    "pho tos",
+    "100%",
+    "%s",
+    "select",
+    "fotö",
+    "*/",
+]
+
+
+def fails(call: Callable[[], object], match: str) -> str:
+    with pytest.raises(CommandError, match=match) as caught:
+        call()
+    assert "hush" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_need_quoting(name: str, default: TicketPool, media: TicketPool) -> None:
+    with operations(default, media):
+        op.create_ticket_table(name)
+        drawn = default.next_ids(name, 5)
+        op.move_ticket_table(name, to="media")
+        drawn += media.next_ids(name, 5)
+        op.rename_ticket_table(name, f"{name}2", pool="media")
+        op.raise_ticket_table(f"{name}2", above=400, pool="media")
+        drawn += media.next_ids(f"{name}2", 5)
+        op.drop_ticket_table(f"{name}2", pool="media", force=True)
+    assert len(set(drawn)) == 15
+
+
+OPERATIONS: dict[str, Callable[[], object]] = {
+    "drop": lambda: op.drop_ticket_table("photos", force=True),
+    "raise": lambda: op.raise_ticket_table("photos", above=1000),
+    "rename": lambda: op.rename_ticket_table("photos", "pictures"),
+    "move": lambda: op.move_ticket_table("photos", to="media"),
+    "create": lambda: op.create_ticket_table("tags"),
+}
+
+
+@pytest.mark.ticket_servers("mariadb")
+@pytest.mark.parametrize("operation", [*OPERATIONS, "convert"])
+def test_a_server_that_is_down(
+    operation: str, default: TicketPool, media: TicketPool, servers: Borrower
+) -> None:
+    run = dict(OPERATIONS)
+    run["convert"] = lambda: op.convert_ticket_table("photos", layout="counter")
+    with operations(default, media):
+        op.create_ticket_table("photos")
+        drawn = default.next_ids("photos", 4)
+        servers.mariadb(1).kill()
+        fails(run[operation], "is it running")
+        if operation != "raise":
+            assert isinstance(moves.survey(default, "photos")[default.servers[0]], Live)
+        drawn += default.next_ids("photos", 4)
+        servers.mariadb(1).start()
+        run[operation]()
+    assert len(set(drawn)) == 8
+
+
+def test_a_table_that_is_no_ticket_table(default: TicketPool, media: TicketPool) -> None:
+    with default.servers[0].engine.connect() as connection:
+        connection.execute(text("CREATE TABLE photos (id INT PRIMARY KEY, title VARCHAR(9))"))
+        connection.commit()
+    with operations(default, media):
+        for call in (
+            lambda: op.create_ticket_table("photos"),
+            *(OPERATIONS[each] for each in ("drop", "raise", "rename", "move")),
+        ):
+            fails(call, "is no ticket table")
+    assert [*moves.survey(default, "photos").values()][1] is None
+
+
+def test_a_table_on_one_server_only(default: TicketPool, media: TicketPool) -> None:
+    with operations(default, media):
+        op.create_ticket_table("photos")
+        default.servers[1].drop("photos")
+        before = states(default)
+        fails(OPERATIONS["move"], "there is no ticket table 'photos' on")
+        fails(OPERATIONS["rename"], "there is no ticket table 'photos' on")
+        assert states(default) == before
+        op.create_ticket_table("photos")
+        op.move_ticket_table("photos", to="media")
+
+
+def test_a_start_above_what_is_there(default: TicketPool) -> None:
+    with operations(default):
+        op.create_ticket_table("photos", start=50)
+        before = states(default)
+        fails(lambda: op.create_ticket_table("photos", start=5000), "below start=5000")
+        assert states(default) == before
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_another_layout_than_is_there(default: TicketPool) -> None:
+    with operations(default):
+        op.create_ticket_table("photos", layout="counter")
+        fails(
+            lambda: op.create_ticket_table("photos", layout="replace"), "has the layout 'counter'"
+        )
+
+
+def test_moves_that_lead_nowhere(
+    default: TicketPool, media: TicketPool, ticket_urls: list[URL]
+) -> None:
+    wide = TicketPool(
+        [str(u.render_as_string(hide_password=False)) for u in _urls(media)], name="wide", stride=4
+    )
+    same = TicketPool(ticket_urls, name="same")
+    with operations(default, media, wide, same):
+        op.create_ticket_table("photos")
+        op.create_ticket_table("taken")
+        op.create_ticket_table("taken", pool="media")
+        before = states(default), states(media), states(default, "taken"), states(media, "taken")
+        fails(lambda: op.move_ticket_table("photos", to="same"), "share servers")
+        fails(lambda: op.move_ticket_table("photos", to="default"), "share servers")
+        fails(lambda: op.move_ticket_table("photos", to="wide"), "the same stride")
+        fails(lambda: op.move_ticket_table("photos", to="nowhere"), "there are: default, media")
+        fails(lambda: op.move_ticket_table("taken", to="media"), "already")
+        fails(lambda: op.rename_ticket_table("photos", "taken"), "already")
+        fails(lambda: op.move_ticket_table("none", to="media"), "create it first")
+        after = states(default), states(media), states(default, "taken"), states(media, "taken")
+    assert after == before
+
+
+def _urls(pool: TicketPool) -> list[URL]:
+    return [server.engine.url for server in pool.servers]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("lacking", ["CREATE", "ALTER", "LOCK TABLES"])
+def test_a_user_without_a_privilege(
+    lacking: str, ticket_urls: list[URL], ticket_kind: str, servers: Borrower
+) -> None:
+    pool = TicketPool(ticket_urls)
+    if lacking != "CREATE":
+        pool.create_table("photos")
+    server = servers.shared(ticket_kind, 1)
+    assert isinstance(server, MySQLLike)
+    database = ticket_urls[1].database
+    with server.administrator() as cursor:
+        cursor.execute(f"REVOKE {lacking} ON `{database}`.* FROM '{USER}'@'%'")
+    pool.dispose()
+    with operations(pool):
+        calls: dict[str, Callable[[], None]] = {
+            "CREATE": lambda: op.create_ticket_table("photos"),
+            "ALTER": lambda: op.drop_ticket_table("photos", force=True),
+            "LOCK TABLES": lambda: op.drop_ticket_table("photos", force=True),
+        }
+        call = calls[lacking]
+        said = fails(call, "GRANT")
+        assert f"GRANT {lacking} ON {database}.*" in said.replace("`", "")
+        with server.administrator() as cursor:
+            cursor.execute(f"GRANT {lacking} ON `{database}`.* TO '{USER}'@'%'")
+        pool.dispose()
+        call()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_migration_that_runs_twice_at_the_same_time(
+    operation: str, ticket_urls: list[URL], media_urls: list[URL]
+) -> None:
+    with TicketPool(ticket_urls) as default:
+        default.create_table("photos")
+        drawn = default.next_ids("photos", 4)
+    failures: list[str] = []
+    start = threading.Barrier(2)
+
+    def migrate() -> None:
+        with (
+            TicketPool(ticket_urls) as default,
+            TicketPool(media_urls, name="media") as media,
+        ):
+            start.wait()
+            try:
+                {
+                    "drop": lambda: moves.drop(default, "photos"),
+                    "raise": lambda: default.raise_above("photos", 1000),
+                    "rename": lambda: moves.rename(default, "photos", "pictures"),
+                    "move": lambda: moves.move(default, "photos", media),
+                    "create": lambda: default.create_table("tags"),
+                }[operation]()
+            except Exception as error:  # noqa: BLE001  # looked at below
+                failures.append(str(error))
+
+    threads = [threading.Thread(target=migrate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) < 2, failures
+    with TicketPool(ticket_urls) as default, TicketPool(media_urls, name="media") as media:
+        with operations(default, media):
+            OPERATIONS[operation]()
+        there = {
+            "rename": (default, "pictures"),
+            "move": (media, "photos"),
+            "raise": (default, "photos"),
+        }
+        if operation in there:
+            pool, name = there[operation]
+            drawn += pool.next_ids(name, 8)
+    assert len(set(drawn)) == len(drawn)

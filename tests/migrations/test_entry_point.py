@@ -1,0 +1,102 @@
+"""`import alembic` goes well with this package installed, whatever Alembic's release."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.migrations.projects import REPOSITORY
+
+#: 1.18 to 1.20.0 iterate over an entry point; 1.20.1 takes a module.
+RELEASES = ["1.18.4", "1.20.0", "1.20.1"]
+ORDERS = [
+    "import alembic",
+    "import alembic.command",
+    "import alembic.autogenerate.render",
+    "import alembic_ext",
+    "import alembic_ext.compare",
+    "import alembic_ext.plugin",
+    "from alembic_ext import create_ticket_table",
+    "import sqla_tickets, alembic",
+]
+SEEN = """
+from alembic import op
+from alembic.runtime.plugins import _all_plugins
+assert "sqla_tickets" in _all_plugins, list(_all_plugins)
+assert callable(op.create_ticket_table)
+"""
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with that Alembic, and with this package's entry point."""
+    folder = tmp_path_factory.mktemp("alembic")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    packages = [f"alembic=={request.param}", "pymysql"]
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([str(python), *install, *packages], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    declare_entry_point(Path(subprocess.check_output([python, "-c", SITE], text=True).strip()))
+    return python
+
+
+SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+def declare_entry_point(site: Path) -> None:
+    """Do what an installation of this work tree would do, without building it."""
+    (site / "work_tree.pth").write_text(f"{REPOSITORY}\n")
+    info = site / "sqla_tickets-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sqla-tickets\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[alembic.plugins]\nsqla_tickets = alembic_ext.plugin\n")
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("order", ORDERS)
+def test_alembic_imports_with_the_entry_point(python: Path, order: str) -> None:
+    done = run(python, order + SEEN)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.network
+def test_a_plugin_that_cannot_start_harms_nobody(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "sqla_tickets.py").write_text("raise RuntimeError('broken on purpose')\n")
+    code = (
+        f"import sys, logging; sys.path.insert(0, {str(tmp_path)!r}); logging.basicConfig()\n"
+        "import alembic\nfrom alembic import op"
+    )
+    done = run(python, code)
+    assert done.returncode == 0, done.stderr
+    assert "ticket tables are left out of the migrations" in done.stderr
+
+
+def run(python: Path | str, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-W", "error", "-c", code], capture_output=True, text=True)
+
+
+def test_nobody_connects_and_nobody_compares_unless_asked() -> None:
+    code = (
+        "import socket\n"
+        "socket.socket.connect = None\n"
+        "from alembic.runtime.plugins import Plugin\n"
+        "from alembic.util import PriorityDispatcher\n"
+        "import alembic_ext.plugin\n"
+        "from alembic.runtime.plugins import _all_plugins\n"
+        "if 'sqla_tickets' not in _all_plugins:\n"
+        "    Plugin.setup_plugin_from_module(alembic_ext.plugin, 'sqla_tickets')\n"
+        "def found(*names):\n"
+        "    dispatcher = PriorityDispatcher()\n"
+        "    Plugin.populate_autogenerate_priority_dispatch(dispatcher, list(names))\n"
+        "    return 'compare_tickets' in repr(dispatcher.__dict__)\n"
+        "assert not found('alembic.autogenerate.*')\n"
+        "assert found('alembic.autogenerate.*', 'sqla_tickets')\n"
+    )
+    done = run(sys.executable, f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}")
+    assert done.returncode == 0, done.stderr

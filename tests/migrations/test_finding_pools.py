@@ -1,0 +1,101 @@
+"""Where a migration looks for its ticket servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import MetaData, create_engine
+
+from alembic_ext.pools import find_pools, pools_of
+from sqla_tickets import TicketPool
+from tests.migrations.projects import Project
+
+ONE, TWO, THREE = (f"mysql+pymysql://u:p%40ss@{host}/t" for host in "abc")
+
+
+def context(config: Config | None = None, **opts: Any) -> MigrationContext:
+    connection = create_engine("sqlite://").connect()
+    environment = None if config is None else EnvironmentContext(config, ScriptDirectory("."))
+    made = MigrationContext.configure(connection, opts=opts, environment_context=environment)
+    connection.close()
+    return made
+
+
+def hosts(made: MigrationContext) -> dict[str, list[str | None]]:
+    return {
+        name: [server.engine.url.host for server in pool.servers]
+        for name, pool in find_pools(made).items()
+    }
+
+
+def ini(tmp_path: Path, text: str) -> Config:
+    (tmp_path / "alembic.ini").write_text(text.replace("%", "%%"))
+    return Config(str(tmp_path / "alembic.ini"))
+
+
+INI = f"[alembic]\nticket_servers = {ONE}\n    {TWO}\n[ticket_pools.media]\nservers = {THREE}\nstride = 4\n"
+
+
+def test_the_ini_file(tmp_path: Path) -> None:
+    made = context(ini(tmp_path, INI))
+    assert hosts(made) == {"default": ["a", "b"], "media": ["c"]}
+    assert find_pools(made)["media"].stride == 4
+    assert find_pools(made)["default"].servers[0].engine.url.password == "p@ss"
+
+
+def test_what_is_attached_comes_before_the_file(tmp_path: Path) -> None:
+    metadata = MetaData()
+    pool = TicketPool([THREE])
+    pool.attach(metadata)
+    for target in (metadata, [MetaData(), metadata]):
+        made = context(ini(tmp_path, INI), target_metadata=target)
+        assert hosts(made) == {"default": ["c"]}
+
+
+@pytest.mark.parametrize("given", [[ONE, TWO], {"default": [ONE, TWO]}])
+def test_attributes_come_before_what_is_attached(given: Any, tmp_path: Path) -> None:
+    metadata = MetaData()
+    TicketPool([THREE]).attach(metadata)
+    config = ini(tmp_path, INI)
+    config.attributes["ticket_pools"] = given
+    assert hosts(context(config, target_metadata=metadata)) == {"default": ["a", "b"]}
+    made = context(config, target_metadata=metadata, ticket_pools={"x": [TWO]})
+    assert hosts(made) == {"x": ["b"]}
+
+
+def test_variables_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ini(tmp_path, "[alembic]\nticket_servers = mysql+pymysql://u:${SECRET}@${HOST}/t\n")
+    monkeypatch.setenv("HOST", "far")
+    monkeypatch.delenv("SECRET", raising=False)
+    with pytest.raises(CommandError, match="SECRET"):
+        find_pools(context(config))
+    monkeypatch.setenv("SECRET", "p%40ss")
+    (server,) = find_pools(context(config))["default"].servers
+    assert (server.engine.url.host, server.engine.url.password) == ("far", "p@ss")
+
+
+def test_none_is_an_error_that_names_all_places() -> None:
+    with pytest.raises(CommandError) as caught, pools_of(context()):
+        pass
+    for place in ("context.configure", "config.attributes", "target_metadata", "alembic.ini", "-x"):
+        assert place in str(caught.value)
+
+
+def test_the_command_line_comes_first(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    from sqlalchemy import URL
+
+    files = [URL.create("sqlite", database=str(tmp_path / f"{name}.db")) for name in "abc"]
+    project.set_up(files[0], [files[1]])
+    project.revision("photos")
+    project.run("-x", f"ticket_servers={files[2]}", "upgrade", "head")
+    assert not (tmp_path / "b.db").exists() or (tmp_path / "b.db").stat().st_size == 0
+    with TicketPool([files[2]]) as pool:
+        assert pool.next_id("photos") == 2

@@ -1,0 +1,236 @@
+"""A sequence moves, is renamed and converted while others draw from it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier, Event
+
+import pymysql
+import pytest
+from sqlalchemy import URL, MetaData
+
+from sqla_tickets import TicketError, TicketPool, TicketTableMoved, moves
+from sqla_tickets.note import LayoutName
+from tests.servers import Borrower
+
+Answer = tuple[list[int], str]
+_spawn = multiprocessing.get_context("spawn")
+
+
+def _draw_until(
+    urls: list[URL],
+    more_urls: list[URL],
+    n: int,
+    begin: Barrier,
+    end: Event,
+    answers: Queue[Answer],
+) -> None:
+    """A client with both pools attached; it answers with its tickets, and its error if any."""
+    drawn: list[int] = []
+    metadata = MetaData()
+    error = ""
+    with TicketPool(urls) as default, TicketPool(more_urls, name="media") as media:
+        default.attach(metadata)
+        media.attach(metadata)
+        try:
+            drawn += default.next_ids("photos", n)
+            begin.wait()
+            while not end.is_set():
+                drawn += default.next_ids("photos", n)
+        except Exception as failure:  # noqa: BLE001  # that there is none is what is tested
+            error = repr(failure)
+    answers.put((drawn, error))
+
+
+@contextmanager
+def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
+    """Four processes that draw at full speed; at the end, their tickets."""
+    begin, end, answers = _spawn.Barrier(5), _spawn.Event(), _spawn.Queue()
+    processes = [
+        _spawn.Process(target=_draw_until, args=(urls, more_urls, n, begin, end, answers))
+        for n in (1, 1, 1, 7)
+    ]
+    for process in processes:
+        process.start()
+    drawn: list[int] = []
+    try:
+        begin.wait(timeout=60)
+        yield drawn
+    finally:
+        end.set()
+        found = [answers.get() for _ in processes]
+        for process in processes:
+            process.join()
+    assert [error for _, error in found] == [""] * len(processes)
+    for tickets, _ in found:
+        drawn += tickets
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_ten_moves_under_four_processes(
+    default: TicketPool, media: TicketPool, ticket_urls: list[URL], media_urls: list[URL]
+) -> None:
+    default.create_table("photos")
+    mine = []
+    with clients(ticket_urls, media_urls) as drawn:
+        for _ in range(5):
+            mine += default.next_ids("photos", 3)
+            moves.move(default, "photos", media)
+            mine += media.next_ids("photos", 3)
+            moves.move(media, "photos", default)
+    drawn += mine
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_ten_conversions_under_four_processes(
+    default: TicketPool, ticket_urls: list[URL], media_urls: list[URL]
+) -> None:
+    default.create_table("photos")
+    layouts: list[LayoutName] = ["counter", "replace"]
+    with clients(ticket_urls, media_urls) as drawn:
+        for _ in range(5):
+            for layout in layouts:
+                moves.convert(default, "photos", layout)
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
+def test_renames_are_followed(default: TicketPool) -> None:
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    moves.rename(default, "photos", "pictures")
+    drawn += default.next_ids("photos", 5) + default.next_ids("pictures", 5)
+    moves.rename(default, "pictures", "photos")
+    drawn += default.next_ids("pictures", 5) + default.next_ids("photos", 5)
+    assert len(set(drawn)) == len(drawn) == 25
+
+
+def test_who_has_one_pool_only_is_told_where_it_went(
+    default: TicketPool, media: TicketPool
+) -> None:
+    default.create_table("photos")
+    moves.move(default, "photos", media)
+    with pytest.raises(TicketTableMoved, match=r"has moved.*'photos' of the pool 'media'"):
+        default.next_id("photos")
+
+
+def test_the_new_pool_serves_before_the_move_has_begun_to_end(
+    default: TicketPool, media: TicketPool
+) -> None:
+    metadata = MetaData()
+    default.attach(metadata)
+    media.attach(metadata)
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    moves.move(default, "photos", media)
+    drawn += default.next_ids("photos", 5) + media.next_ids("photos", 5)
+    moves.move(media, "photos", default)
+    drawn += default.next_ids("photos", 5) + media.next_ids("photos", 5)
+    assert len(set(drawn)) == len(drawn) == 25
+
+
+def test_two_moves_to_two_pools_at_once(
+    default: TicketPool, media: TicketPool, servers: Borrower
+) -> None:
+    """The one that has looked, and comes second, finds the tombstone of the other."""
+    urls = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    with TicketPool(urls, name="third") as third:
+        default.create_table("photos")
+        drawn = default.next_ids("photos", 4)
+        late = moves._Transfer(
+            [moves._Site(s, "default", "photos", 2) for s in default.servers],
+            [moves._Site(s, "third", "photos", 2) for s in third.servers],
+        )
+        assert late.is_to_be_done()
+        moves.move(default, "photos", media)
+        with pytest.raises(TicketError, match="changed meanwhile"):
+            late.run()
+        drawn += media.next_ids("photos", 8)
+        with pytest.raises(TicketTableMoved):
+            third.next_id("photos")
+    assert len(set(drawn)) == 12
+
+
+# -- a client between finding out what the table is, and its statement
+
+STATEMENTS = {
+    "replace": "REPLACE INTO photos (stub) VALUES ('a')",
+    "counter": "UPDATE photos SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'",
+}
+FENCES: dict[str, Callable[[TicketPool, TicketPool, LayoutName], None]] = {
+    "move": lambda default, media, layout: moves.move(default, "photos", media),
+    "rename": lambda default, media, layout: moves.rename(default, "photos", "pictures"),
+    "drop": lambda default, media, layout: moves.drop(default, "photos"),
+    "convert": lambda default, media, layout: moves.convert(
+        default, "photos", "counter" if layout == "replace" else "replace"
+    ),
+}
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("fence", FENCES)
+@pytest.mark.parametrize("mode", ["STRICT_TRANS_TABLES", ""])
+def test_a_late_statement_draws_nothing(
+    default: TicketPool,
+    media: TicketPool,
+    ticket_urls: list[URL],
+    layout: LayoutName,
+    fence: str,
+    mode: str,
+) -> None:
+    default.create_table("photos", layout=layout)
+    default.next_ids("photos", 4)
+    url = ticket_urls[0]
+    late = pymysql.connect(
+        host=url.host,
+        port=url.port or 0,
+        user=url.username,
+        password=url.password or "",
+        database=url.database,
+        autocommit=True,
+    )
+    with late, late.cursor() as cursor:
+        cursor.execute(f"SET sql_mode = '{mode}'")
+        cursor.execute(STATEMENTS[layout])
+        assert cursor.lastrowid > 1
+        FENCES[fence](default, media, layout)
+        try:
+            cursor.execute(STATEMENTS[layout])
+        except pymysql.err.MySQLError:
+            return
+        assert cursor.lastrowid == 0, "a ticket from a table that is closed"
+        assert cursor.rowcount == 0
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+def test_the_fence_waits_for_a_statement_in_flight(
+    default: TicketPool, media: TicketPool, ticket_urls: list[URL], layout: LayoutName
+) -> None:
+    """A draw that has its number, and not yet its end, lies below what the target begins with."""
+    default.create_table("photos", layout=layout)
+    url = ticket_urls[0]
+    slow = pymysql.connect(
+        host=url.host,
+        port=url.port or 0,
+        user=url.username,
+        password=url.password or "",
+        database=url.database,
+        autocommit=False,
+    )
+    with slow, slow.cursor() as cursor:
+        for _ in range(50):
+            cursor.execute(STATEMENTS[layout])
+        moving = threading.Thread(target=moves.move, args=(default, "photos", media))
+        moving.start()
+        cursor.execute(STATEMENTS[layout])
+        in_flight = cursor.lastrowid
+        slow.commit()
+        moving.join()
+    assert min(media.next_ids("photos", 4)) > in_flight

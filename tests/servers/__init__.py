@@ -1,0 +1,25 @@
+"""Real database servers that the tests start, kill and freeze.
+
+`Borrower` is what a test asks for one, `Server` is what it gets; `Fleet` keeps those that are shared.
+"""
+
+from tests.servers.base import PASSWORD, USER, Server
+from tests.servers.borrower import Borrower
+from tests.servers.fleet import KINDS, Fleet
+from tests.servers.mariadb import MariaDB
+from tests.servers.mysql import MySQL
+from tests.servers.mysqllike import MySQLLike
+from tests.servers.postgres import PostgreSQL
+
+__all__ = [
+    "KINDS",
+    "PASSWORD",
+    "USER",
+    "Borrower",
+    "Fleet",
+    "MariaDB",
+    "MySQL",
+    "MySQLLike",
+    "PostgreSQL",
+    "Server",
+]

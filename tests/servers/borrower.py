@@ -1,0 +1,109 @@
+"""What one test takes from the fleet, and how it is given back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import URL
+
+from tests.servers.base import Server, ServerMissing
+from tests.servers.fleet import Fleet, ServerLeftOut
+from tests.servers.mariadb import MariaDB
+from tests.servers.mysql import MySQL
+from tests.servers.postgres import PostgreSQL
+
+_Kind = TypeVar("_Kind", bound=Server)
+_numbers = itertools.count(1)
+
+
+class Borrower:
+    """The servers of one test, which it may stop, kill and freeze as it likes.
+
+    A server that this machine lacks skips the test, or fails it if all are required.
+
+    Args:
+        fleet: The servers of the whole run.
+        require_all: Whether a missing server is a failure.
+    """
+
+    def __init__(self, fleet: Fleet, *, require_all: bool) -> None:
+        self._fleet = fleet
+        self._require_all = require_all
+        self._lent: list[Server] = []
+        self._own: list[Server] = []
+        self._databases: list[tuple[Server, str]] = []
+
+    def mariadb(self, number: int = 0) -> MariaDB:
+        """Return the shared MariaDB server of this number."""
+        return self._lend(lambda: self._fleet.mariadb(number))
+
+    def mysql(self, number: int = 0) -> MySQL:
+        """Return the shared MySQL server of this number."""
+        return self._lend(lambda: self._fleet.mysql(number))
+
+    def postgresql(self) -> PostgreSQL:
+        """Return the shared PostgreSQL cluster."""
+        return self._lend(self._fleet.postgresql)
+
+    def new_mariadb(self, *options: str) -> MariaDB:
+        """Start a MariaDB server of the test's own, with options of `mariadbd`."""
+        return self._take(lambda: self._fleet.new_mariadb(options))
+
+    def new_mysql(self, *options: str) -> MySQL:
+        """Start a MySQL server of the test's own, with options of `mysqld`."""
+        return self._take(lambda: self._fleet.new_mysql(options))
+
+    def new_postgresql(self) -> PostgreSQL:
+        """Start a PostgreSQL cluster of the test's own."""
+        return self._take(self._fleet.new_postgresql)
+
+    def shared(self, kind: str, number: int = 0) -> Server:
+        """Return a shared server by its kind; PostgreSQL has one for all numbers."""
+        if kind == "mariadb":
+            return self.mariadb(number)
+        if kind == "mysql":
+            return self.mysql(number)
+        return self.postgresql()
+
+    def fresh_database(self, server: Server) -> URL:
+        """Create an empty database for this test alone and return its address."""
+        name = f"t{os.getpid()}_{next(_numbers)}"
+        server.create_database(name)
+        self._databases.append((server, name))
+        return server.url(name)
+
+    def give_back(self) -> None:
+        """Undo what the test did: servers run again, databases are gone."""
+        for server in self._lent:
+            server.revive()
+        while self._databases:
+            server, name = self._databases.pop()
+            if server in self._lent:
+                server.drop_database(name)
+        while self._own:
+            self._fleet.end(self._own.pop())
+
+    def _lend(self, get: Callable[[], _Kind]) -> _Kind:
+        server = self._or_skip(get)
+        if server not in self._lent:
+            self._lent.append(server)
+        return server
+
+    def _take(self, start: Callable[[], _Kind]) -> _Kind:
+        server = self._or_skip(start)
+        self._own.append(server)
+        return server
+
+    def _or_skip(self, get: Callable[[], _Kind]) -> _Kind:
+        try:
+            return get()
+        except ServerLeftOut as left_out:
+            pytest.skip(str(left_out))
+        except ServerMissing as missing:
+            if self._require_all:
+                pytest.fail(str(missing), pytrace=False)
+            pytest.skip(str(missing))

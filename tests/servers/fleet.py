@@ -1,0 +1,96 @@
+"""The servers of one test run, each started when a test first asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from tests.servers.base import Server, ServerMissing
+from tests.servers.guardian import Guardian
+from tests.servers.mariadb import MariaDB, MariaDBTemplate
+from tests.servers.mysql import MySQL
+from tests.servers.postgres import PostgreSQL
+
+KINDS = ("mariadb", "mysql", "postgresql", "sqlite")
+_Kind = TypeVar("_Kind", bound=Server)
+
+
+class ServerLeftOut(Exception):
+    """The one who started this run asked for it without such a server."""
+
+
+class Fleet:
+    """Starts servers, remembers those it could not start, and ends them all.
+
+    Args:
+        kinds: The kinds that this run uses.
+    """
+
+    def __init__(self, kinds: Collection[str] = KINDS) -> None:
+        self._kinds = kinds
+        self._guardian = Guardian()
+        self._all: list[Server] = []
+        self._missing: dict[str, ServerMissing] = {}
+        self._mariadb: dict[int, MariaDB] = {}
+        self._mysql: dict[int, MySQL] = {}
+        self._postgresql: dict[int, PostgreSQL] = {}
+
+    def mariadb(self, number: int) -> MariaDB:
+        """Return the shared MariaDB server of this number."""
+        return _once(self._mariadb, number, self.new_mariadb)
+
+    def mysql(self, number: int) -> MySQL:
+        """Return the shared MySQL server of this number."""
+        return _once(self._mysql, number, self.new_mysql)
+
+    def postgresql(self) -> PostgreSQL:
+        """Return the shared PostgreSQL cluster."""
+        return _once(self._postgresql, 0, self.new_postgresql)
+
+    def new_mariadb(self, options: Sequence[str] = ()) -> MariaDB:
+        """Start another MariaDB server, with some options of `mariadbd`."""
+        return self._start("mariadb", lambda: MariaDB(self._guardian, self._template, options))
+
+    def new_mysql(self, options: Sequence[str] = ()) -> MySQL:
+        """Start another MySQL server, with some options of `mysqld`."""
+        return self._start("mysql", lambda: MySQL(self._guardian, options))
+
+    def new_postgresql(self) -> PostgreSQL:
+        """Start another PostgreSQL cluster."""
+        return self._start("postgresql", lambda: PostgreSQL(self._guardian))
+
+    def end(self, server: Server) -> None:
+        """End one server for good."""
+        self._all.remove(server)
+        server.close()
+
+    def close(self) -> None:
+        """End all servers and remove every trace of them."""
+        while self._all:
+            self._all.pop().close()
+        self._guardian.close()
+
+    @cached_property
+    def _template(self) -> MariaDBTemplate:
+        return MariaDBTemplate(self._guardian)
+
+    def _start(self, kind: str, make: Callable[[], _Kind]) -> _Kind:
+        if kind not in self._kinds:
+            raise ServerLeftOut(f"this run uses {', '.join(self._kinds)} only (--servers)")
+        if kind in self._missing:
+            raise self._missing[kind]
+        try:
+            server = make()
+        except ServerMissing as error:
+            self._missing[kind] = error
+            raise
+        self._all.append(server)
+        server.start()
+        return server
+
+
+def _once(servers: dict[int, _Kind], number: int, start: Callable[[], _Kind]) -> _Kind:
+    if number not in servers:
+        servers[number] = start()
+    return servers[number]

@@ -1,0 +1,104 @@
+"""MariaDB as a local process on a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.servers.base import PASSWORD, USER, ServerFailed
+from tests.servers.binaries import find_program
+from tests.servers.folders import Folder
+from tests.servers.guardian import Guardian
+from tests.servers.mysqllike import MySQLLike
+from tests.servers.process import ProcessServer
+
+_HINT = "install MariaDB (Debian: apt-get install mariadb-server) or run with --servers"
+# root in the machine's name over TCP, and a user with no rights but those on its databases.
+_ACCOUNTS = f"""\
+CREATE OR REPLACE USER 'root'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
+CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';
+"""
+
+
+class MariaDBTemplate:
+    """An installed, empty data folder; copying it is quicker than installing another."""
+
+    def __init__(self, guardian: Guardian) -> None:
+        install = find_program(["mariadb-install-db", "mysql_install_db"], _HINT)
+        self._folder = Folder(guardian)
+        done = subprocess.run(
+            [
+                str(install),
+                "--no-defaults",
+                f"--datadir={self._data}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                # The redo log is most of what is copied.
+                "--innodb-log-file-size=8M",
+                *_as_root(),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise ServerFailed(f"mariadb-install-db: {done.stdout}{done.stderr}")
+
+    @property
+    def _data(self) -> Path:
+        return self._folder.path / "data"
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the data folder to where there is none."""
+        shutil.copytree(self._data, folder)
+
+
+class MariaDB(MySQLLike, ProcessServer):
+    """A MariaDB server with its stock settings, durable, and small."""
+
+    kind = "mariadb"
+
+    def __init__(
+        self, guardian: Guardian, template: MariaDBTemplate, options: Sequence[str] = ()
+    ) -> None:
+        self._program = find_program(["mariadbd", "mysqld"], _HINT)
+        self._options = list(options)
+        super().__init__(guardian)
+        template.copy_to(self.folder / "data")
+        (self.folder / "accounts.sql").write_text(_ACCOUNTS)
+
+    @property
+    def socket(self) -> Path:
+        """Its Unix socket."""
+        return self.folder / "socket"
+
+    def command(self) -> list[str]:
+        return [
+            str(self._program),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'pid'}",
+            # At its start it removes what looks like its temporary tables, another server's too.
+            f"--tmpdir={self.folder}",
+            f"--init-file={self.folder / 'accounts.sql'}",
+            f"--port={self.port}",
+            f"--bind-address={self.host}",
+            "--skip-name-resolve",
+            "--skip-log-bin",
+            # Spelled out: tests of lost power and the benchmarks rest on it.
+            "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-log-file-size=8M",
+            "--innodb-buffer-pool-size=32M",
+            "--key-buffer-size=1M",
+            *_as_root(),
+            *self._options,
+        ]
+
+
+def _as_root() -> list[str]:
+    # MariaDB refuses to run as root unless it is told to.
+    return ["--user=root"] if os.geteuid() == 0 else []

@@ -1,0 +1,142 @@
+"""Oracle's MySQL as a container."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import docker
+from docker.errors import DockerException, ImageNotFound
+from testcontainers.community.mysql import MySqlContainer
+
+from tests.servers.base import PASSWORD, USER, ServerMissing, wait_until
+from tests.servers.guardian import Guardian
+from tests.servers.mysqllike import MySQLLike
+from tests.servers.ports import free_port
+
+IMAGE_VARIABLE = "TICKETS_MYSQL_IMAGE"
+_REMOVE = (
+    "import sys, docker\ndocker.from_env().containers.get(sys.argv[1]).remove(force=True, v=True)"
+)
+
+
+class MySQL(MySQLLike):
+    """A MySQL server with its stock settings, durable, and small."""
+
+    kind = "mysql"
+
+    def __init__(self, guardian: Guardian, options: Sequence[str] = ()) -> None:
+        image = require_image()
+        self._guardian = guardian
+        self._order = 0
+        self._started = False
+        self._container = (
+            MySqlContainer(
+                image, username=USER, password=PASSWORD, root_password=PASSWORD, dbname=USER
+            )
+            # Docker would choose another port after each restart.
+            .with_bind_ports(3306, free_port())
+            .with_command(["--skip-log-bin", "--innodb-buffer-pool-size=32M", *options])
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._started and self._status() in {"running", "paused"}
+
+    @property
+    def frozen(self) -> bool:
+        return self._started and self._status() == "paused"
+
+    def start(self) -> None:
+        if self._started:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+            self._started = True
+            name = self._container.get_container_id()
+            self._order = self._guardian.promise([sys.executable, "-c", _REMOVE, name])
+        self.host = self._container.get_container_host_ip()
+        self.port = self._container.get_exposed_port(3306)
+        wait_until(self.answers, self._death)
+
+    def stop(self) -> None:
+        self._container.get_wrapped_container().stop(timeout=60)
+
+    def kill(self) -> None:
+        # A paused container takes no signal.
+        if self.frozen:
+            self.thaw()
+        container = self._container.get_wrapped_container()
+        container.kill()
+        container.wait()
+
+    def freeze(self) -> None:
+        self._container.get_wrapped_container().pause()
+
+    def thaw(self) -> None:
+        self._container.get_wrapped_container().unpause()
+
+    def close(self) -> None:
+        if not self._started:
+            return
+        self._container.stop()
+        self._started = False
+        self._guardian.withdraw(self._order)
+
+    def _status(self) -> str:
+        container = self._container.get_wrapped_container()
+        container.reload()
+        return str(container.status)
+
+    def _death(self) -> str | None:
+        if self.alive:
+            return None
+        out, err = self._container.get_logs()
+        return f"{self.kind} ended while starting: {(out + err).decode()[-2000:]}"
+
+
+def require_image() -> str:
+    """Return the image to start MySQL from, fetched if need be.
+
+    Raises:
+        ServerMissing: There is no Docker engine, or it cannot get the image.
+    """
+    image = os.environ.get(IMAGE_VARIABLE, "mysql:8.4")
+    client = _engine()
+    if client is None:
+        raise ServerMissing(
+            "MySQL needs a Docker engine that this user may use "
+            "(Debian: apt-get install docker.io), or run with --servers"
+        )
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        _pull(client, image)
+    finally:
+        client.close()
+    return image
+
+
+def _engine() -> docker.DockerClient | None:
+    # The client leaves the socket open on which nobody answered.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return docker.from_env()
+        except DockerException:
+            return None
+        finally:
+            gc.collect()
+
+
+def _pull(client: docker.DockerClient, image: str) -> None:
+    try:
+        client.images.pull(image)
+    except DockerException as error:
+        raise ServerMissing(
+            f"`docker pull {image}` failed: name an image that has Oracle's MySQL in "
+            f"{IMAGE_VARIABLE}, or run with --servers"
+        ) from error

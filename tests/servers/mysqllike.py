@@ -1,0 +1,80 @@
+"""What MariaDB and MySQL have in common for a test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pymysql
+from pymysql.cursors import Cursor
+
+from tests.servers.base import PASSWORD, USER, Server
+from tests.servers.binaries import find_program
+
+
+class MySQLLike(Server):
+    """A server that speaks MySQL's protocol."""
+
+    default_driver = "mysql+pymysql"
+    root = "root"
+
+    def create_database(self, name: str) -> None:
+        with self.administrator() as cursor:
+            cursor.execute(f"CREATE DATABASE `{name}`")
+            cursor.execute(f"GRANT ALL ON `{name}`.* TO '{USER}'@'%'")
+
+    def drop_database(self, name: str) -> None:
+        with self.administrator() as cursor:
+            # A transaction that a test left open would hold the tables' locks.
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
+            for (connection,) in cursor.fetchall():
+                # It may have ended by itself since.
+                with contextlib.suppress(pymysql.err.OperationalError):
+                    cursor.execute(f"KILL {connection}")
+            cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    @contextlib.contextmanager
+    def administrator(self) -> Iterator[Cursor]:
+        """Yield a cursor of the administrator's, in autocommit, for settings and grants."""
+        connection = pymysql.connect(
+            host=self.host,
+            port=self.port,
+            user=self.root,
+            password=PASSWORD,
+            autocommit=True,
+            connect_timeout=5,
+        )
+        with connection, connection.cursor() as cursor:
+            yield cursor
+
+    def answers(self) -> bool:
+        """Return whether it takes connections."""
+        try:
+            with self.administrator() as cursor:
+                cursor.execute("SELECT 1")
+        except pymysql.err.MySQLError:
+            return False
+        return True
+
+    def client(self, database: str) -> list[str]:
+        """Return the command line of `mariadb`, the command-line client, on a database.
+
+        Statements are taken from standard input; add `-e STATEMENT` to give one.
+
+        Raises:
+            ServerMissing: The client is not installed.
+        """
+        hint = "install MariaDB's client (Debian: apt-get install mariadb-client)"
+        program = find_program(["mariadb", "mysql"], hint)
+        return [
+            str(program),
+            "--no-defaults",
+            f"--host={self.host}",
+            f"--port={self.port}",
+            "--protocol=tcp",
+            f"--user={USER}",
+            f"--password={PASSWORD}",
+            "--batch",
+            "--skip-column-names",
+            database,
+        ]

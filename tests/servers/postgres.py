@@ -1,0 +1,126 @@
+"""PostgreSQL as a local process on a cluster of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from tests.servers.base import PASSWORD, USER, ServerFailed, ServerMissing
+from tests.servers.binaries import postgres_folder
+from tests.servers.guardian import Guardian
+from tests.servers.process import ProcessServer
+
+
+class PostgreSQL(ProcessServer):
+    """A PostgreSQL cluster with its stock settings, and small."""
+
+    kind = "postgresql"
+    default_driver = "postgresql+psycopg"
+    root = "postgres"
+    # "Fast shutdown": SIGTERM would wait for every client to leave.
+    stop_signal = signal.SIGINT
+
+    def __init__(self, guardian: Guardian) -> None:
+        self._programs = postgres_folder()
+        super().__init__(guardian, _unprivileged())
+        self._install()
+
+    def command(self) -> list[str]:
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": self.host,
+            "unix_socket_directories": str(self.folder),
+            "shared_buffers": "16MB",
+            # A killed process loses nothing without it, and new databases come quicker.
+            "fsync": "off",
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return [str(self._programs / "postgres"), "-D", str(self._data), *options]
+
+    def answers(self) -> bool:
+        try:
+            with self.administrator() as cursor:
+                cursor.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def create_database(self, name: str) -> None:
+        with self.administrator() as cursor:
+            create = sql.SQL("CREATE DATABASE {} OWNER {}")
+            cursor.execute(create.format(sql.Identifier(name), sql.Identifier(USER)))
+
+    def drop_database(self, name: str) -> None:
+        with self.administrator() as cursor:
+            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+            cursor.execute(drop.format(sql.Identifier(name)))
+
+    @contextlib.contextmanager
+    def administrator(self) -> Iterator[psycopg.Cursor]:
+        """Yield a cursor of the superuser's, in autocommit."""
+        connection = psycopg.connect(
+            host=self.host,
+            port=self.port,
+            user=self.root,
+            password=PASSWORD,
+            dbname="postgres",
+            autocommit=True,
+            connect_timeout=5,
+        )
+        with contextlib.closing(connection), connection.cursor() as cursor:
+            yield cursor
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _install(self) -> None:
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        done = subprocess.run(
+            [
+                str(self._programs / "initdb"),
+                f"--pgdata={self._data}",
+                f"--username={self.root}",
+                f"--pwfile={password}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ],
+            capture_output=True,
+            text=True,
+            user=self._owner,
+        )
+        if done.returncode:
+            raise ServerFailed(f"initdb: {done.stdout}{done.stderr}")
+        self._create_user()
+
+    def _create_user(self) -> None:
+        # In single-user mode, so that the first start already serves everybody.
+        subprocess.run(
+            [str(self._programs / "postgres"), "--single", "-D", str(self._data), "postgres"],
+            input=f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'",
+            capture_output=True,
+            text=True,
+            check=True,
+            user=self._owner,
+        )
+
+
+def _unprivileged() -> str | None:
+    """Return whom to run PostgreSQL as: it refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise ServerMissing("PostgreSQL does not run as root: add a user named postgres")

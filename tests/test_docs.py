@@ -1,0 +1,139 @@
+"""What the README and the documentation say runs, prints what they say, and leaves nothing out.
+
+The conventions of their fenced blocks:
+
+* ```` ```python ```` runs; the blocks of one page share a namespace, top to bottom.
+* ```` ```text ```` right after one is what it prints.
+* ```` ```python FILE ```` quotes FILE, and does not run.
+
+URLs of MySQL (`mysql+DRIVER://user@HOST/DATABASE`) are those of SQLite files here, one per host;
+an asynchronous driver becomes aiosqlite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from markdown_it import MarkdownIt
+
+import sqla_tickets
+from sqla_tickets import errors
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
+
+
+@dataclass
+class Block:
+    """A fenced block.
+
+    Attributes:
+        source: where it stands, for tracebacks.
+        line: the line of its first line, counted from 1.
+        info: what follows the opening fence.
+        text: what is inside.
+        output: what it prints, where the page tells.
+    """
+
+    source: Path
+    line: int
+    info: list[str]
+    text: str
+    output: str | None = None
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    """The Python blocks of a page, each with the output that follows it."""
+    tokens = MarkdownIt().parse(page.read_text())
+    for token, follower in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.type == "fence" and token.info.split()[:1] == ["python"] and token.map:
+            block = Block(page, token.map[0] + 2, token.info.split()[1:], token.content)
+            if follower is not None and follower.type == "fence" and follower.info == "text":
+                block = replace(block, output=follower.content)
+            yield block
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What the blocks of a page run in; SQLAlchemy looks annotations up in it."""
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def run(block: Block, module: ModuleType, folder: Path) -> str:
+    """Run a block with SQLite in place of MySQL, and return what it printed."""
+
+    def sqlite(found: re.Match[str]) -> str:
+        driver = "+aiosqlite" if found[1] in {"asyncmy", "aiomysql"} else ""
+        return f"sqlite{driver}:///{folder / found[2]}.db"
+
+    text = "\n" * (block.line - 1) + MYSQL.sub(sqlite, block.text)
+    linecache.cache[str(block.source)] = (len(text), None, text.splitlines(True), str(block.source))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text, str(block.source), "exec", dont_inherit=True), vars(module))
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_runs_and_prints_what_the_page_says(
+    page: Path, module: ModuleType, tmp_path: Path
+) -> None:
+    for block in blocks_of(page):
+        if block.info:
+            continue
+        printed = run(block, module, tmp_path)
+        if block.output is not None:
+            assert printed.expandtabs() == block.output.expandtabs(), f"{page}:{block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_quotations_are_true(page: Path) -> None:
+    for block in blocks_of(page):
+        for quoted in block.info:
+            lines = textwrap.dedent((ROOT / quoted).read_text()).splitlines()
+            assert contains(lines, block.text.splitlines()), f"{page}:{block.line}"
+
+
+def contains(lines: list[str], part: list[str]) -> bool:
+    """Whether the lines of a part follow one another somewhere, indented alike or deeper."""
+    wanted = textwrap.dedent("\n".join(part))
+    candidates = (lines[n : n + len(part)] for n in range(len(lines) - len(part) + 1))
+    return any(textwrap.dedent("\n".join(candidate)) == wanted for candidate in candidates)
+
+
+def test_the_tutorial_in_the_docstring_runs(module: ModuleType, tmp_path: Path) -> None:
+    source = Path(sqla_tickets.__file__)
+    blocks = re.findall(r"::\n((?:\n|    .*\n)+)", sqla_tickets.__doc__ or "")
+    assert len(blocks) > 3
+    for text in blocks:
+        run(Block(source, 1, [], textwrap.dedent(text)), module, tmp_path)
+
+
+def test_every_error_is_explained() -> None:
+    explained = re.findall(r"^#+ `(\w+)`$", (ROOT / "docs/failures.md").read_text(), re.MULTILINE)
+    assert sorted(explained) == sorted(errors.__all__)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    described = re.findall(
+        r"auto(?:class|exception):: (?:sqla_tickets\.)?(\w+)", (ROOT / "docs/api.md").read_text()
+    )
+    assert set(sqla_tickets.__all__) <= set(described)
+
+
+def test_there_is_code_to_run() -> None:
+    with_code = {page.name for page in PAGES if any(True for _ in blocks_of(page))}
+    assert with_code >= {"README.md", "tutorial.md", "how-a-draw-works.md", "failures.md"}
