@@ -1,19 +1,15 @@
 """Asking a server that failed whether it is back, beside the traffic and never in it.
 
-A probe is the only one that waits for a server which keeps silent. It runs in a thread that ends by
-itself after the server's time-outs, or in a task of the event loop where the driver is async.
+A probe is the only one that waits for a server which keeps silent; it ends by itself after the
+server's time-outs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy.util import greenlet_spawn
-
+from .beside import beside
 from .errors import TicketError
 
 if TYPE_CHECKING:
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["probe"]
 
 log = logging.getLogger(__name__)
-_tasks: set[asyncio.Task[None]] = set()
 
 
 def probe(server: TicketServer) -> None:
@@ -30,21 +25,9 @@ def probe(server: TicketServer) -> None:
     if not server.probing.acquire(blocking=False):
         return
     server.breaker.postpone()
-    try:
-        if server.engine.dialect.is_async:
-            _in_a_task(greenlet_spawn(_ask, server))
-        else:
-            name = f"sqla_tickets probe of {server}"
-            threading.Thread(target=_ask, args=(server,), name=name, daemon=True).start()
-    except RuntimeError as error:  # no thread can be started now: at exit, or at a limit
+    name = f"sqla_tickets probe of {server}"
+    if not beside(lambda: _ask(server), name, in_a_task=server.engine.dialect.is_async):
         server.probing.release()
-        log.warning("%s is not asked whether it is back: %s", server, error)
-
-
-def _in_a_task(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)  # the loop holds only a weak reference
-    task.add_done_callback(_tasks.discard)
 
 
 def _ask(server: TicketServer) -> None:

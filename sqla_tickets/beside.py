@@ -1,0 +1,41 @@
+"""Work beside the traffic, which no caller waits for: probes, hedges, blocks fetched ahead, marks.
+
+It is done in a daemon thread that ends with it, or, for drivers that need an event loop, in a task of the
+running one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from sqlalchemy.util import greenlet_spawn
+
+__all__ = ["beside"]
+
+log = logging.getLogger(__name__)
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def beside(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
+    """Begin ``work``; False, and a warning, when no thread or task can be started now.
+
+    Args:
+        work: what is to be done. It handles its errors by itself.
+        name: what the thread or the task is called.
+        in_a_task: whether it needs the event loop that this is called on. It may then wait in the
+            manner of SQLAlchemy's async drivers.
+    """
+    try:
+        if in_a_task:
+            task = asyncio.get_running_loop().create_task(greenlet_spawn(work), name=name)
+            _tasks.add(task)  # the loop holds only a weak reference
+            task.add_done_callback(_tasks.discard)
+        else:
+            threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError as error:  # at exit, or at a limit
+        log.warning("%s is left out: %s", name, error)
+        return False
+    return True
