@@ -21,6 +21,7 @@ from sqlalchemy import URL, create_engine, func, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from audit import audit
+from interrupts import interruptible
 from outage import Outage, outage_of
 from photos import Base, Comment, Photo, Shards, Tag
 from screen import Screen
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
     screen.done("created the ticket tables, and the tables of the shards")
 
     pool.attach(Base.metadata)
-    undo.callback(pool.dispose)  # an interrupt may leave connections that the outage has cut
+    undo.callback(pool.dispose)  # a second Ctrl-C may leave connections that the outage has cut
     undo.callback(outage.end)
     with screen.inserting():
         insert(options.photos, shards, outage, screen)
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
 def insert(photos: int, shards: Shards, outage: Outage, screen: Screen) -> None:
     """Add all photos, a batch per transaction, while a ticket server goes and comes back."""
     batch = max(1, min(BATCH, photos // BATCHES))
-    for first in range(0, photos, batch):
+    for first in interruptible(range(0, photos, batch)):
         if first >= photos * BACK and outage.on:
             outage.end()
             screen.back()

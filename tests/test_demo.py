@@ -123,6 +123,37 @@ def test_an_interrupt_in_the_outage_leaves_nothing(
     assert [tables_in(url) for url in ticket_urls + shard_urls] == [[], [], [], []]
 
 
+class InterruptsAtItsEnd:
+    """The moment at which Python drops a KeyboardInterrupt."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_that_meets_a_finalizer_is_not_lost() -> None:
+    before, done = signal.getsignal(signal.SIGINT), list[int]()
+    interruptible = runpy.run_path(str(EXAMPLES / "interrupts.py"))["interruptible"]
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        for step in interruptible(range(5)):
+            if step == 2:
+                InterruptsAtItsEnd()
+            done.append(step)
+    assert done == [0, 1, 2]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_acts_at_once() -> None:
+    interruptible = runpy.run_path(str(EXAMPLES / "interrupts.py"))["interruptible"]
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        for _ in interruptible(range(5)):
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("first")
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("second")
+    assert done == ["first"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
