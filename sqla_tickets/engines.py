@@ -89,6 +89,8 @@ def _limit_waits(engine: Engine, timeout: float) -> None:
             kw.setdefault("command_timeout", whole + LOCK_WAIT)
         elif driver in ("psycopg", "psycopg_async", "psycopg2"):
             kw.setdefault("connect_timeout", max(2, whole))  # libpq takes 1 for 2
+        elif backend == "sqlite":  # whose only wait is for another process's lock
+            kw.setdefault("timeout", whole + LOCK_WAIT)
 
 
 def in_memory(engine: Engine) -> bool:

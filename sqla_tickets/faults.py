@@ -80,6 +80,8 @@ _SQLITE = {
     "no such column": Fault.SHAPE,
     "readonly database": Fault.READ_ONLY,
 }
+# No code tells a silence from a loss. 110 is ETIMEDOUT; `wait_timeout` has ended idle connections.
+_SILENCE = re.compile(r"timed out|\btimeout\b|system error: 110\b")
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -97,12 +99,12 @@ def fault_of(error: BaseException) -> Fault:
     code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
     if code == 1062 and any(f"'{end}'" in str(error) for end in _LAST_NUMBERS):
         return Fault.EXHAUSTED  # MySQL stays at the last number and finds it taken
-    if isinstance(code, int):
-        if code == 2013 and "timed out" in str(error):
-            return Fault.TIMEOUT
-        return _MYSQL.get(code, Fault.LOST)
     text = str(error).lower()
-    return next((fault for part, fault in _SQLITE.items() if part in text), Fault.LOST)
+    if isinstance(code, int):
+        fault = _MYSQL.get(code, Fault.LOST)
+    else:
+        fault = next((fault for part, fault in _SQLITE.items() if part in text), Fault.LOST)
+    return Fault.TIMEOUT if fault is Fault.LOST and _SILENCE.search(text) else fault
 
 
 def missing_grant(error: BaseException, database: str | None, user: str | None) -> str | None:

@@ -4,65 +4,90 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import pytest
+from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests.servers import Borrower
+
+__all__ = ["Route", "routes"]
+
 T = TypeVar("T")
+LayoutName = Literal["replace", "counter"]
+
+#: The module of each driver. One that has to be compiled is not installed everywhere.
+MODULES: Final = {
+    "mysql+pymysql": "pymysql",
+    "mysql+mysqldb": "MySQLdb",
+    "mysql+mysqlconnector": "mysql.connector",
+    "mariadb+mariadbconnector": "mariadb",
+    "mysql+asyncmy": "asyncmy",
+    "mysql+aiomysql": "aiomysql",
+    "postgresql+psycopg": "psycopg",
+    "postgresql+psycopg_async": "psycopg",
+    "postgresql+psycopg2": "psycopg2",
+    "postgresql+asyncpg": "asyncpg",
+    "sqlite+pysqlite": "sqlite3",
+    "sqlite+aiosqlite": "aiosqlite",
+}
+#: What speaks the language of a URL's backend.
+_KINDS: Final = {
+    "mysql": ("mariadb", "mysql"),
+    "mariadb": ("mariadb",),
+    "postgresql": ("postgresql",),
+    "sqlite": ("sqlite",),
+}
 
 
-class Driver(NamedTuple):
-    """One driver.
+class Route(NamedTuple):
+    """A way to a server: by which driver, to which kind."""
 
-    Attributes:
-        name: as it stands in a URL.
-        module: what it is imported by; one written in C is not installed everywhere.
-        kinds: the test servers that it reaches, the quickest to start first.
-        is_async: whether it waits in the manner of an event loop.
-    """
+    drivername: str
+    kind: str
 
-    name: str
-    module: str
-    kinds: tuple[str, ...]
-    is_async: bool = False
+    def __str__(self) -> str:
+        return f"{self.drivername}-{self.kind}"
 
-    def require(self) -> None:
-        """Skip the test where the driver is not installed."""
+    @property
+    def module(self) -> str:
+        """What the driver is imported by."""
+        return MODULES[self.drivername]
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the driver waits in the manner of an event loop."""
+        return URL.create(self.drivername).get_dialect().is_async
+
+    @property
+    def layouts(self) -> list[LayoutName]:
+        """How tables can look there, the default first."""
+        return ["counter"] if self.kind in ("postgresql", "sqlite") else ["replace", "counter"]
+
+    def fresh_database(self, servers: Borrower, folder: Path, number: int = 0) -> URL:
+        """An empty database on the server of this number; skips where there is no such driver."""
         pytest.importorskip(self.module)
+        if self.kind == "sqlite":
+            return URL.create(self.drivername, database=str(folder / f"tickets{number}.db"))
+        url = servers.fresh_database(servers.shared(self.kind, number))
+        return url.set(drivername=self.drivername)
 
     def run(self, work: Callable[[], T]) -> T:
         """Do synchronous work, under an event loop where the driver needs one."""
         return asyncio.run(_in_greenlet(work)) if self.is_async else work()
 
-    def __str__(self) -> str:
-        return self.name
 
-
-_MYSQL = ("mariadb", "mysql")
-DRIVERS = [
-    Driver("mysql+pymysql", "pymysql", _MYSQL),
-    Driver("mysql+mysqldb", "MySQLdb", _MYSQL),
-    Driver("mysql+mysqlconnector", "mysql.connector", _MYSQL),
-    Driver("mariadb+mariadbconnector", "mariadb", ("mariadb",)),
-    Driver("mysql+asyncmy", "asyncmy", _MYSQL, is_async=True),
-    Driver("mysql+aiomysql", "aiomysql", _MYSQL, is_async=True),
-    Driver("postgresql+psycopg", "psycopg", ("postgresql",)),
-    Driver("postgresql+psycopg_async", "psycopg", ("postgresql",), is_async=True),
-    Driver("postgresql+psycopg2", "psycopg2", ("postgresql",)),
-    Driver("postgresql+asyncpg", "asyncpg", ("postgresql",), is_async=True),
-    Driver("sqlite+pysqlite", "sqlite3", ("sqlite",)),
-    Driver("sqlite+aiosqlite", "aiosqlite", ("sqlite",), is_async=True),
-]
-
-
-def drivers(*kinds: str, is_async: bool | None = None) -> list[Driver]:
-    """Those that reach one of some kinds of servers, and wait in one manner or in both."""
-    return [
-        driver
-        for driver in DRIVERS
-        if (not kinds or set(kinds) & set(driver.kinds)) and is_async in (None, driver.is_async)
+def routes(*kinds: str, is_async: bool | None = None) -> list[Route]:
+    """Every driver to each of some kinds of servers; to all kinds when none is named."""
+    found = [
+        Route(drivername, kind)
+        for drivername in MODULES
+        for kind in _KINDS[drivername.partition("+")[0]]
+        if not kinds or kind in kinds
     ]
+    return [route for route in found if is_async in (None, route.is_async)]
 
 
 async def _in_greenlet(work: Callable[[], T]) -> T:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from sqla_tickets.sockets import socket_of
 from tests.drawing.tools import run
-from tests.drivers import Driver, drivers
+from tests.drivers import Route, routes
 from tests.servers import Borrower
 
 #: Far longer than a test waits for a connection that was cut.
@@ -27,22 +29,21 @@ SLEEPERS = {
     "postgresql": "SELECT COUNT(*) FROM pg_stat_activity"
     " WHERE datname = current_database() AND wait_event = 'PgSleep'",
 }
-NETWORKED = drivers("mariadb", "postgresql")
 
 
-def engine_for(url: URL, driver: Driver, **arguments: object) -> Engine:
-    url = url.set(drivername=driver.name)
-    if driver.is_async:
+def engine_for(url: URL, **arguments: object) -> Engine:
+    if url.get_dialect().is_async:
         return create_async_engine(url, poolclass=NullPool, connect_args=arguments).sync_engine
     return create_engine(url, poolclass=NullPool, connect_args=arguments)
 
 
 def cut_while_it_sleeps(engine: Engine, url: URL) -> None:
     """Begin a long statement, cut the connection from another thread, see it raise."""
-    backend = url.get_backend_name()
+    backend = "mysql" if url.get_backend_name() == "mariadb" else url.get_backend_name()
+    beside = url.set(drivername={"mysql": "mysql+pymysql"}.get(backend, "postgresql+psycopg"))
 
     def cut() -> None:
-        while run(url, SLEEPERS[backend]) == [(0,)]:
+        while run(beside, SLEEPERS[backend]) == [(0,)]:
             time.sleep(0.02)
         with socket.socket(fileno=duplicate) as ours:
             ours.shutdown(socket.SHUT_RDWR)
@@ -64,20 +65,20 @@ def cut_while_it_sleeps(engine: Engine, url: URL) -> None:
     connection.invalidate()
 
 
-def visible(driver: Driver) -> Driver:
-    driver.require()
-    if driver.module == "mysql.connector" and pytest.importorskip("mysql.connector").HAVE_CEXT:
+def fresh_visible(route: Route, servers: Borrower, folder: Path) -> URL:
+    url = route.fresh_database(servers, folder)
+    if route.module == "mysql.connector" and importlib.import_module(route.module).HAVE_CEXT:
         pytest.skip("its C extension hides the socket")
-    return driver
+    return url
 
 
-@pytest.mark.parametrize("driver", NETWORKED, ids=str)
-def test_cutting_a_connection_ends_a_wait(servers: Borrower, driver: Driver) -> None:
-    url = servers.fresh_database(servers.shared(visible(driver).kinds[0]))
-    driver.run(lambda: cut_while_it_sleeps(engine_for(url, driver), url))
+@pytest.mark.parametrize("route", routes("mariadb", "postgresql"), ids=str)
+def test_cutting_a_connection_ends_a_wait(servers: Borrower, route: Route, tmp_path: Path) -> None:
+    url = fresh_visible(route, servers, tmp_path)
+    route.run(lambda: cut_while_it_sleeps(engine_for(url), url))
 
 
-def tls(driver: Driver) -> dict[str, object]:
+def tls(route: Route) -> dict[str, object]:
     """A driver's arguments for TLS with a server whose certificate nobody has signed."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -85,14 +86,14 @@ def tls(driver: Driver) -> dict[str, object]:
         "MySQLdb": {"ssl": {"cipher": "ALL"}},
         "mysql.connector": {},
     }
-    return arguments.get(driver.module, {"ssl": context})
+    return arguments.get(route.module, {"ssl": context})
 
 
-@pytest.mark.parametrize("driver", drivers("mysql"), ids=str)
-def test_cutting_a_connection_with_tls(servers: Borrower, driver: Driver) -> None:
+@pytest.mark.parametrize("route", routes("mysql"), ids=str)
+def test_cutting_a_connection_with_tls(servers: Borrower, route: Route, tmp_path: Path) -> None:
     """MySQL makes itself a certificate at its first start."""
-    url = servers.fresh_database(servers.mysql())
-    engine = engine_for(url, visible(driver), **tls(driver))
+    url = fresh_visible(route, servers, tmp_path)
+    engine = engine_for(url, **tls(route))
     encrypted: list[bool] = []
 
     @event.listens_for(engine, "connect")
@@ -101,30 +102,23 @@ def test_cutting_a_connection_with_tls(servers: Borrower, driver: Driver) -> Non
         cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
         encrypted.append(bool(cursor.fetchone()[1]))
 
-    driver.run(lambda: cut_while_it_sleeps(engine, url))
+    route.run(lambda: cut_while_it_sleeps(engine, url))
     assert encrypted == [True]
 
 
-@pytest.mark.parametrize("driver", drivers(), ids=str)
-def test_a_closed_connection_has_no_socket(
-    servers: Borrower, driver: Driver, tmp_path: os.PathLike[str]
-) -> None:
-    driver.require()
-    kind = driver.kinds[0]
-    if kind == "sqlite":
-        url = URL.create(driver.name, database=os.path.join(tmp_path, "tickets.db"))
-    else:
-        url = servers.fresh_database(servers.shared(kind))
+@pytest.mark.parametrize("route", routes("mariadb", "postgresql", "sqlite"), ids=str)
+def test_a_closed_connection_has_no_socket(servers: Borrower, route: Route, tmp_path: Path) -> None:
+    url = route.fresh_database(servers, tmp_path)
 
     def look() -> None:
-        connection = engine_for(url, driver).raw_connection()
-        assert connection.dbapi_connection is not None
+        connection = engine_for(url).raw_connection()
         dbapi = connection.dbapi_connection
+        assert dbapi is not None
         dbapi.close()
         assert socket_of(dbapi) is None
         connection.invalidate()
 
-    driver.run(look)
+    route.run(look)
 
 
 def test_what_is_no_socket_is_not_taken_for_one() -> None:
