@@ -5,31 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, create_engine, make_url
 
 from sqla_tickets import TicketError, TicketPool
 from tests.drawing.conftest import OpenPool
+from tests.drivers import Route, routes
 from tests.servers import PASSWORD, Borrower
 
 SECRET = "hunter2-%40:/x"
-KINDS = pytest.mark.parametrize("kind", ["mariadb", "mysql", "postgresql"])
-# mysqlclient is compiled where it is installed, and not everywhere.
-MYSQL_DRIVERS = ["mysql+pymysql", "mysql+mysqlconnector"]
-if find_spec("MySQLdb"):
-    MYSQL_DRIVERS.append("mysql+mysqldb")
-DRIVERS = {
-    "mariadb": MYSQL_DRIVERS,
-    "mysql": MYSQL_DRIVERS,
-    "postgresql": ["postgresql+psycopg"],
-}
-
-
-def of_kind(servers: Borrower, kind: str) -> list[URL]:
-    url = servers.fresh_database(servers.shared(kind))
-    return [url.set(drivername=driver) for driver in DRIVERS[kind]]
+EVERY_DRIVER = pytest.mark.parametrize(
+    "route", routes("mariadb", "mysql", "postgresql", is_async=False), ids=str
+)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -77,31 +66,39 @@ def listener(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> Listener:
     return Listener(open_pool, caplog)
 
 
-@KINDS
-def test_a_wrong_password(listener: Listener, servers: Borrower, kind: str) -> None:
-    for url in of_kind(servers, kind):
-        listener.fail(url.set(password=SECRET))
+@EVERY_DRIVER
+def test_a_wrong_password(
+    listener: Listener, servers: Borrower, route: Route, tmp_path: Path
+) -> None:
+    url = route.fresh_database(servers, tmp_path)
+    listener.fail(url.set(password=SECRET))
     listener.assert_nobody_said(SECRET, "hunter2")
 
 
-@KINDS
-def test_an_unreachable_host(listener: Listener, servers: Borrower, kind: str) -> None:
-    for url in of_kind(servers, kind):
-        listener.fail(url.set(host="no-such-host.invalid"), url.set(port=1))
+@EVERY_DRIVER
+def test_an_unreachable_host(
+    listener: Listener, servers: Borrower, route: Route, tmp_path: Path
+) -> None:
+    url = route.fresh_database(servers, tmp_path)
+    listener.fail(url.set(host="no-such-host.invalid"), url.set(port=1))
     listener.assert_nobody_said(PASSWORD)
 
 
-@KINDS
-def test_a_missing_database(listener: Listener, servers: Borrower, kind: str) -> None:
-    for url in of_kind(servers, kind):
-        listener.fail(url.set(database="no_such_database"))
+@EVERY_DRIVER
+def test_a_missing_database(
+    listener: Listener, servers: Borrower, route: Route, tmp_path: Path
+) -> None:
+    url = route.fresh_database(servers, tmp_path)
+    listener.fail(url.set(database="no_such_database"))
     listener.assert_nobody_said(PASSWORD)
 
 
-@KINDS
-def test_a_missing_table(listener: Listener, servers: Borrower, kind: str) -> None:
-    for url in of_kind(servers, kind):
-        listener.fail(url)
+@EVERY_DRIVER
+def test_a_missing_table(
+    listener: Listener, servers: Borrower, route: Route, tmp_path: Path
+) -> None:
+    url = route.fresh_database(servers, tmp_path)
+    listener.fail(url)
     listener.assert_nobody_said(PASSWORD)
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_tickets import TicketArgumentError, TicketPool, TicketSequence
+from tests.drivers import Route, routes
 from tests.servers import PASSWORD, USER, Borrower, MySQLLike
 
 from .counting import Inserted, count_inserts, many
@@ -41,34 +42,27 @@ class Tag(Base):
     photo_id: Mapped[int] = mapped_column(ForeignKey("photos.id"))
 
 
-Database = Callable[[str, str], URL]
+Database = Callable[[Route, str], URL]
 
 
 @pytest.fixture
 def database(servers: Borrower, tmp_path: Path) -> Database:
-    """An empty database by the name of its server and the driver to reach it by."""
+    """An empty database at the end of a route, by a name of the test's own."""
 
-    def create(drivername: str, name: str) -> URL:
-        server, driver = drivername.split("+")
-        if server == "sqlite":
-            return URL.create(drivername, database=str(tmp_path / f"{name}.db"))
-        url = servers.fresh_database(servers.shared(server))
-        backend = "mysql" if server == "mysql" else server
-        return url.set(drivername=f"{backend}+{driver}")
+    def create(route: Route, name: str) -> URL:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return route.fresh_database(servers, folder)
 
     return create
 
 
-APPS = ["sqlite+aiosqlite", "mysql+asyncmy", "mariadb+aiomysql", "postgresql+asyncpg"]
-SYNC = ["sqlite+pysqlite", "mariadb+pymysql", "mysql+pymysql", "postgresql+psycopg"]
-ASYNC = [
-    "sqlite+aiosqlite",
-    "mariadb+asyncmy",
-    "mysql+asyncmy",
-    "mariadb+aiomysql",
-    "mysql+aiomysql",
-    "postgresql+asyncpg",
-    "postgresql+psycopg_async",
+FILE = Route("sqlite+aiosqlite", "sqlite")
+APPS = [
+    FILE,
+    Route("mysql+asyncmy", "mysql"),
+    Route("mysql+aiomysql", "mariadb"),
+    Route("postgresql+asyncpg", "postgresql"),
 ]
 
 
@@ -116,12 +110,12 @@ async def serve(app: URL, *tickets: URL) -> AsyncIterator[AsyncSite]:
             await site.close()
 
 
-@pytest.fixture(params=APPS)
+@pytest.fixture(params=APPS, ids=str)
 def app_url(request: pytest.FixtureRequest, database: Database) -> URL:
     return database(request.param, "app")
 
 
-@pytest.fixture(params=["sqlite+pysqlite", "sqlite+aiosqlite"])
+@pytest.fixture(params=routes("sqlite"), ids=str)
 async def site(
     request: pytest.FixtureRequest, app_url: URL, database: Database
 ) -> AsyncIterator[AsyncSite]:
@@ -130,11 +124,11 @@ async def site(
         yield site
 
 
-@pytest.fixture(params=[*SYNC, *ASYNC])
+@pytest.fixture(params=routes(), ids=str)
 async def ticketed(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[AsyncSite]:
     """An application on SQLite, with every kind of ticket server."""
     tickets = [database(request.param, name) for name in ("one", "two")]
-    async for site in serve(database("sqlite+aiosqlite", "app"), *tickets):
+    async for site in serve(database(FILE, "app"), *tickets):
         yield site
 
 
@@ -211,15 +205,14 @@ async def test_a_sessionmaker_with_a_sync_class_of_its_own(site: AsyncSite) -> N
     assert site.inserts == [many("photos", 2)]
 
 
-@pytest.mark.parametrize("server", ["mariadb", "mysql"])
-@pytest.mark.parametrize("driver", ["pymysql", "asyncmy", "aiomysql"])
+@pytest.mark.parametrize("route", routes("mariadb", "mysql"), ids=str)
 async def test_the_loop_goes_on_while_a_ticket_is_waited_for(
-    servers: Borrower, database: Database, server: str, driver: str
+    servers: Borrower, database: Database, route: Route
 ) -> None:
     """Another client has locked the ticket table; it is this very loop that unlocks it."""
-    url = database(f"{server}+{driver}", "tickets")
+    url = database(route, "tickets")
     with blocker(url) as other:
-        async for site in serve(database("sqlite+aiosqlite", "app"), url):
+        async for site in serve(database(FILE, "app"), url):
             other.cursor().execute("LOCK TABLES photos WRITE")
 
             async def work(site: AsyncSite = site) -> None:
@@ -227,7 +220,7 @@ async def test_the_loop_goes_on_while_a_ticket_is_waited_for(
                     session.add(Photo(title="a"))
 
             task = asyncio.create_task(work())
-            machine = servers.shared(server)
+            machine = servers.shared(route.kind)
             assert isinstance(machine, MySQLLike)
             # A loop that stands still comes here when the draw has been given up.
             while not (task.done() or waits_for_a_lock(machine, url)):  # noqa: ASYNC110  # polls a server
@@ -261,18 +254,18 @@ def waits_for_a_lock(server: MySQLLike, url: URL) -> bool:
 
 
 def test_async_servers_refuse_synchronous_code(database: Database) -> None:
-    pool = TicketPool([database("sqlite+aiosqlite", "tickets")])
+    pool = TicketPool([database(FILE, "tickets")])
     with pytest.raises(TicketArgumentError, match="async driver"):
         pool.next_id("photos")
 
 
 def test_one_pool_in_several_loops(database: Database) -> None:
     """As with one `asyncio.run()` after another."""
-    urls = [database("sqlite+aiosqlite", name) for name in ("one", "two")]
+    urls = [database(FILE, name) for name in ("one", "two")]
     pool = TicketPool(urls)
 
     async def run() -> list[int]:
-        engine = create_async_engine(database("sqlite+aiosqlite", "app"))
+        engine = create_async_engine(database(FILE, "app"))
         try:
             async with engine.begin() as connection:
                 await connection.run_sync(lambda _: pool.create_table("photos"))

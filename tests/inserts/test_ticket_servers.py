@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import pytest
-from sqlalchemy import URL, BigInteger, Engine, ForeignKey, String, insert
+from sqlalchemy import BigInteger, Engine, ForeignKey, String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_tickets import TicketPool, TicketSequence
-from tests.servers import Borrower
+from tests.drivers import routes
+from tests.servers import KINDS, Borrower
 
 from .counting import Site, many
 
@@ -35,38 +35,19 @@ class Tag(Base):
     photo_id: Mapped[int] = mapped_column(ForeignKey("photos.id"))
 
 
-class Kind(NamedTuple):
-    """What the tickets come from."""
-
-    server: str
-    layout: Literal["replace", "counter"]
+# By each kind's first driver: tests/drawing/test_drivers.py has them all.
+TICKETS = [(routes(kind)[0], layout) for kind in KINDS for layout in routes(kind)[0].layouts]
 
 
-KINDS = [
-    Kind("mariadb", "replace"),
-    Kind("mariadb", "counter"),
-    Kind("mysql", "replace"),
-    Kind("mysql", "counter"),
-    Kind("postgresql", "counter"),
-    Kind("sqlite", "counter"),
-]
-
-
-@pytest.fixture(params=KINDS, ids="-".join)
+@pytest.fixture(params=TICKETS, ids=lambda tickets: "-".join(map(str, tickets)))
 def site(
     request: pytest.FixtureRequest, servers: Borrower, app: Engine, tmp_path: Path
 ) -> Iterator[Site]:
-    kind: Kind = request.param
-    urls = [_database(kind.server, n, servers, tmp_path) for n in range(2)]
+    route, layout = request.param
+    urls = [route.fresh_database(servers, tmp_path, n) for n in range(2)]
     with TicketPool(urls) as pool, pool.attached(Base.metadata):
-        yield Site(app, pool, Base.metadata, kind.layout)
-        assert {status.layout for status in pool.status()} == {kind.layout}
-
-
-def _database(kind: str, number: int, servers: Borrower, folder: Path) -> URL:
-    if kind == "sqlite":
-        return URL.create("sqlite", database=str(folder / f"tickets{number}.db"))
-    return servers.fresh_database(servers.shared(kind, number))
+        yield Site(app, pool, Base.metadata, layout)
+        assert {status.layout for status in pool.status()} == {layout}
 
 
 def test_core(site: Site) -> None:
