@@ -1,15 +1,17 @@
 # `make demo` and `make test` need nothing but Python and make: they do their own set-up.
 #   PYTHON=python3.13   the Python of the virtual environment
 #   ARGS="..."          more arguments for the demo, the tests or the benchmark
+#   SECONDS=600         how long `make chaos` draws from each kind of server
 
 PYTHON ?= python3
 ARGS ?=
+SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks noxfile.py)
 
-.PHONY: demo test lint types docs matrix bench clean
+.PHONY: demo test lint types docs matrix bench chaos clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -41,6 +43,11 @@ matrix: $(VENV)/matrix.stamp
 bench: $(VENV)/bench.stamp
 	@tools/install-servers
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Servers are killed, frozen and restored while processes draw; SECONDS for each kind of server.
+chaos: $(VENV)/tests.stamp
+	@tools/install-servers
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --servers mariadb,mysql $(ARGS)
 
 clean:
 	rm -rf $(VENV) .nox .mypy_cache .pytest_cache .ruff_cache docs/_build dist

@@ -35,6 +35,8 @@ class MariaDBTemplate:
                 str(install),
                 "--no-defaults",
                 f"--datadir={self._data}",
+                # Another installation at the same time would remove its temporary tables from /tmp.
+                f"--tmpdir={self._folder.path}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 # The redo log is most of what is copied.
@@ -74,6 +76,15 @@ class MariaDB(MySQLLike, ProcessServer):
     def socket(self) -> Path:
         """Its Unix socket."""
         return self.folder / "socket"
+
+    def copy_data(self) -> None:
+        copy = self.folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder / "data", copy)
+
+    def restore_data(self) -> None:
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(self.folder / "copy", self.folder / "data")
 
     def command(self) -> list[str]:
         return [

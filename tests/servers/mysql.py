@@ -13,6 +13,7 @@ from docker.errors import DockerException, ImageNotFound
 from testcontainers.community.mysql import MySqlContainer
 
 from tests.servers.base import PASSWORD, USER, ServerMissing, wait_until
+from tests.servers.folders import Folder
 from tests.servers.guardian import Guardian
 from tests.servers.mysqllike import MySQLLike
 from tests.servers.ports import free_port
@@ -33,6 +34,7 @@ class MySQL(MySQLLike):
         self._guardian = guardian
         self._order = 0
         self._started = False
+        self._copy: Folder | None = None
         self._container = (
             MySqlContainer(
                 image, username=USER, password=PASSWORD, root_password=PASSWORD, dbname=USER
@@ -79,7 +81,31 @@ class MySQL(MySQLLike):
     def thaw(self) -> None:
         self._container.get_wrapped_container().unpause()
 
+    def copy_data(self) -> None:
+        self._beside_the_data("rm -rf /copy/* && cp -a /var/lib/mysql/. /copy/")
+
+    def restore_data(self) -> None:
+        self._beside_the_data("rm -rf /var/lib/mysql/* && cp -a /copy/. /var/lib/mysql/")
+
+    def _beside_the_data(self, script: str) -> None:
+        """Run a script in another container that has this one's volumes, and a folder for a copy."""
+        if self._copy is None:
+            self._copy = Folder(self._guardian)
+        name = self._container.get_container_id()
+        docker.from_env().containers.run(
+            require_image(),
+            ["-c", script],
+            entrypoint="sh",
+            user="root",
+            volumes_from=[name],
+            volumes={str(self._copy.path): {"bind": "/copy", "mode": "rw"}},
+            remove=True,
+        )
+
     def close(self) -> None:
+        if self._copy is not None:
+            self._copy.remove()
+            self._copy = None
         if not self._started:
             return
         self._container.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Iterator
 
 import pymysql
@@ -17,6 +18,14 @@ class MySQLLike(Server):
 
     default_driver = "mysql+pymysql"
     root = "root"
+
+    @abstractmethod
+    def copy_data(self) -> None:
+        """Copy the data of a stopped server, as a backup would."""
+
+    @abstractmethod
+    def restore_data(self) -> None:
+        """Replace the data of a stopped server by the copy."""
 
     def create_database(self, name: str) -> None:
         with self.administrator() as cursor:

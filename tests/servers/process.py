@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -116,6 +117,14 @@ class ProcessServer(Server):
         if self.alive:
             self.kill()
         self._folder.remove()
+
+    def promise(self, command: Sequence[str]) -> int:
+        """Have a command run when the tests end without `withdraw`, before the folder is removed."""
+        return self._guardian.promise(command)
+
+    def withdraw(self, order: int) -> None:
+        """Take back what `promise` returned."""
+        self._guardian.withdraw(order)
 
     @property
     def _log(self) -> Path:

@@ -1,0 +1,75 @@
+"""``python -m tests.chaos``: both acts on each kind of server; exit code 1 if a promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+
+from sqla_tickets.note import LayoutName
+from tests.chaos.run import Settings, mistakes, outages
+from tests.chaos.site import Site
+from tests.chaos.table import text_of
+from tests.chaos.workloads import SEQUENCES
+from tests.servers import Fleet, MySQLLike
+
+ACTS = {"outages": outages, "mistakes": mistakes}
+#: Of the seconds given, how many the mistakes take.
+SHARE_OF_MISTAKES = 0.25
+
+
+def main() -> int:
+    given = _arguments()
+    seed = random.randrange(2**32) if given.seed is None else given.seed
+    settings = Settings(given.seconds, seed, only=frozenset(given.only), keep=given.keep)
+    print(f"seed {seed}", flush=True)
+    kinds, broken = given.servers.split(","), 0
+    fleet = Fleet(kinds)
+    try:
+        for kind in kinds:
+            broken += run(fleet, kind, _layouts(given.layouts), given.acts.split(","), settings)
+    finally:
+        fleet.close()
+    return 1 if broken else 0
+
+
+def run(
+    fleet: Fleet, kind: str, layouts: list[LayoutName], acts: list[str], settings: Settings
+) -> int:
+    """Both acts on two servers of one kind; returns how many promises were broken."""
+    new = {"mariadb": fleet.new_mariadb, "mysql": fleet.new_mysql}[kind]
+    servers: list[MySQLLike] = [new(), new()]
+    shares = {"outages": 1 - SHARE_OF_MISTAKES, "mistakes": SHARE_OF_MISTAKES}
+    whole = sum(shares[act] for act in acts)
+    broken = 0
+    for name in acts:
+        site = Site(servers, layouts)
+        seconds = settings.seconds * shares[name] / whole
+        act = ACTS[name](site, dataclasses.replace(settings, seconds=seconds))
+        site.close()
+        print(text_of(act), flush=True)
+        broken += len(act.broken)
+    for server in servers:
+        fleet.end(server)
+    return broken
+
+
+def _layouts(names: str) -> list[LayoutName]:
+    return [layout for layout in SEQUENCES if layout in names.split(",")]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each kind of server")
+    parser.add_argument("--servers", default="mariadb", help="mariadb,mysql")
+    parser.add_argument("--layouts", default="replace,counter")
+    parser.add_argument("--acts", default="outages,mistakes")
+    parser.add_argument("--only", action="append", default=[], metavar="NEMESIS")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--keep", action="store_true", help="keep the journals")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

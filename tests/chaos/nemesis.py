@@ -1,0 +1,329 @@
+"""What is done to ticket servers: each a context, which begins to hurt when entered and ends when left.
+
+`OUTAGES` are what the design promises to hide. `MISTAKES` are made by a person, and last until a
+person repairs the tables: `Site.repair`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+
+import pymysql
+
+from tests.chaos.proxy import Fault
+from tests.chaos.site import DATABASE, Site, Target
+from tests.drawing.tools import kill_connections, setting
+from tests.servers import PASSWORD, USER, MariaDB, MySQLLike
+
+__all__ = ["MISTAKES", "OUTAGES", "Mistake", "Outage", "cannot", "name_of"]
+
+Outage = Callable[[Target, random.Random], AbstractContextManager[None]]
+Mistake = Callable[[Site, Target, random.Random], AbstractContextManager[None]]
+
+
+def name_of(nemesis: Outage | Mistake) -> str:
+    """What the report calls it."""
+    return getattr(nemesis, "__name__", "?").replace("_", " ")
+
+
+# -- outages: the server
+
+
+@contextmanager
+def killed(target: Target, chooser: random.Random) -> Iterator[None]:
+    """SIGKILL, as in a power cut."""
+    target.server.kill()
+    yield
+    target.server.start()
+
+
+@contextmanager
+def stopped(target: Target, chooser: random.Random) -> Iterator[None]:
+    """A clean shut-down."""
+    target.server.stop()
+    yield
+    target.server.start()
+
+
+@contextmanager
+def frozen(target: Target, chooser: random.Random) -> Iterator[None]:
+    """SIGSTOP: connections stay open, new ones are accepted, and nothing answers."""
+    target.server.freeze()
+    yield
+    target.server.thaw()
+
+
+# -- outages: the line
+
+
+@contextmanager
+def slow_line(target: Target, chooser: random.Random) -> Iterator[None]:
+    with _misbehaving(target, Fault("delay", chooser.choice((0.03, 0.3, 3.0)))):
+        yield
+
+
+@contextmanager
+def silent_line(target: Target, chooser: random.Random) -> Iterator[None]:
+    """Everything is dropped, as by a firewall."""
+    with _misbehaving(target, Fault("drop")):
+        yield
+
+
+@contextmanager
+def cut_mid_reply(target: Target, chooser: random.Random) -> Iterator[None]:
+    """Each connection ends in the middle of its next reply: the ticket was issued, and is lost."""
+    with _misbehaving(target, Fault("cut")):
+        yield
+
+
+@contextmanager
+def half_a_packet(target: Target, chooser: random.Random) -> Iterator[None]:
+    """The first half of the next reply, and then silence."""
+    with _misbehaving(target, Fault("half")):
+        yield
+
+
+@contextmanager
+def refused(target: Target, chooser: random.Random) -> Iterator[None]:
+    """Connections are reset, and new ones refused."""
+    with _misbehaving(target, Fault("refuse")):
+        yield
+
+
+@contextmanager
+def _misbehaving(target: Target, fault: Fault) -> Iterator[None]:
+    target.proxy.do(fault)
+    try:
+        yield
+    finally:
+        target.proxy.do(Fault())
+
+
+# -- outages: the server's settings and limits
+
+
+@contextmanager
+def read_only(target: Target, chooser: random.Random) -> Iterator[None]:
+    """The server was demoted."""
+    with setting(target.server, read_only=1):
+        yield
+
+
+@contextmanager
+def other_increments(target: Target, chooser: random.Random) -> Iterator[None]:
+    """A cluster, or a lost ``my.cnf``, has changed what new connections number by."""
+    increment = chooser.choice((1, 3, 7, 10))
+    offset = chooser.randint(1, increment)
+    with setting(target.server, auto_increment_increment=increment, auto_increment_offset=offset):
+        kill_connections(target.server, target.url)
+        yield
+    kill_connections(target.server, target.url)
+
+
+@contextmanager
+def tables_flushed(target: Target, chooser: random.Random) -> Iterator[None]:
+    target.execute("FLUSH TABLES")
+    yield
+    target.execute("FLUSH TABLES")
+
+
+@contextmanager
+def table_locked(target: Target, chooser: random.Random) -> Iterator[None]:
+    """A backup holds the ticket tables."""
+    with target.server.administrator() as cursor:
+        tables = ", ".join(f"{DATABASE}.{sequence} WRITE" for sequence in target.sequences)
+        cursor.execute(f"LOCK TABLES {tables}")
+        yield
+
+
+@contextmanager
+def connections_killed(target: Target, chooser: random.Random) -> Iterator[None]:
+    kill_connections(target.server, target.url)
+    yield
+    kill_connections(target.server, target.url)
+
+
+@contextmanager
+def max_connections_reached(target: Target, chooser: random.Random) -> Iterator[None]:
+    """Clients that are connected are cut off, and those who come first take all places."""
+    with target.server.administrator() as cursor, ExitStack() as held:
+        cursor.execute("SELECT @@GLOBAL.max_connections")
+        ((before,),) = cursor.fetchall()
+        cursor.execute("SET GLOBAL max_connections = 10")
+        cursor.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{DATABASE}'")
+        for (connection,) in cursor.fetchall():  # with this cursor: there is room for no other
+            with suppress(pymysql.err.OperationalError):  # it has ended by itself
+                cursor.execute(f"KILL {connection}")
+        with suppress(pymysql.err.OperationalError):  # 1040: too many connections
+            while True:
+                held.enter_context(_connect(target.server))
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL max_connections = {before}")
+
+
+@contextmanager
+def disk_full(target: Target, chooser: random.Random) -> Iterator[None]:
+    """The data is moved to a small file system, which is then filled to the last byte."""
+    server = target.server
+    assert isinstance(server, MariaDB)
+    data, aside = server.folder / "data", server.folder / "data-aside"
+    server.stop()
+    data.rename(aside)
+    data.mkdir()
+    size = sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) + (
+        48 << 20
+    )  # it needs room to start
+    _command("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(data))
+    unmount = server.promise(["umount", "--lazy", str(data)])
+    shutil.copytree(aside, data, dirs_exist_ok=True)
+    server.start()
+    filler = data / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"\0" * 4096):
+            pass
+    yield
+    filler.unlink()
+    server.kill()  # it may wait for room for a minute
+    shutil.rmtree(aside)
+    shutil.copytree(data, aside)
+    _command("umount", str(data))
+    server.withdraw(unmount)
+    data.rmdir()
+    aside.rename(data)
+    server.start()
+
+
+def _connect(server: MySQLLike) -> pymysql.Connection[pymysql.cursors.Cursor]:
+    return pymysql.connect(host=server.host, port=server.port, user=USER, password=PASSWORD)
+
+
+def _command(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+OUTAGES: tuple[Outage, ...] = (
+    killed,
+    stopped,
+    frozen,
+    slow_line,
+    silent_line,
+    cut_mid_reply,
+    half_a_packet,
+    refused,
+    read_only,
+    other_increments,
+    tables_flushed,
+    table_locked,
+    connections_killed,
+    max_connections_reached,
+    disk_full,
+)
+
+
+# -- mistakes
+
+
+@contextmanager
+def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    """``ALTER TABLE ... AUTO_INCREMENT`` while the row is there; a counter row is set back a little."""
+    back = 2 * chooser.choice((1, 10, 500))
+    for sequence in target.sequences:
+        if _is_counter(sequence):
+            target.execute(f"UPDATE {sequence} SET id = GREATEST({target.number}, id - {back})")
+        else:
+            target.execute(f"ALTER TABLE {sequence} AUTO_INCREMENT = 1")
+    yield
+
+
+@contextmanager
+def emptied_and_lowered(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    """The row is deleted, and the counter set to a number that was issued a moment ago."""
+    for sequence in target.sequences:
+        low = max(1, target.last_ticket(sequence) - 2 * chooser.choice((10, 500)))
+        if _is_counter(sequence):
+            low += (target.number - low) % 2
+            target.execute(
+                f"DELETE FROM {sequence}",
+                f"INSERT INTO {sequence} (stub, id) VALUES ('c', {low})",
+            )
+        else:
+            target.execute(
+                f"LOCK TABLES {sequence} WRITE",
+                f"DELETE FROM {sequence}",
+                f"ALTER TABLE {sequence} AUTO_INCREMENT = {low}",
+                "UNLOCK TABLES",
+            )
+    yield
+
+
+@contextmanager
+def truncated(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    target.execute(*(f"TRUNCATE TABLE {sequence}" for sequence in target.sequences))
+    yield
+
+
+@contextmanager
+def restored_copy(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    """The data folder is replaced by a copy that was made a while before."""
+    server = target.server
+    server.stop()
+    server.copy_data()
+    server.start()
+    time.sleep(chooser.uniform(1, 3))
+    server.stop()
+    server.restore_data()
+    server.start()
+    yield
+
+
+@contextmanager
+def both_urls_on_one_server(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    """The name of one server leads to the other."""
+    (other,) = (each for each in site.targets if each is not target)
+    target.proxy.lead_to(other.server.port)
+    yield
+    target.proxy.lead_to(target.server.port)
+
+
+MISTAKES: tuple[Mistake, ...] = (
+    altered_lower,
+    emptied_and_lowered,
+    truncated,
+    restored_copy,
+    both_urls_on_one_server,
+)
+
+
+def _is_counter(sequence: str) -> bool:
+    return sequence.endswith("counter")
+
+
+def cannot(nemesis: Outage | Mistake, server: MySQLLike) -> str | None:
+    """Why this cannot be done to a server of this kind, on this machine."""
+    if nemesis is not disk_full:
+        return None
+    if not isinstance(server, MariaDB):
+        return "a container's file system of a size of its own is lost when it stops"
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "only root may mount a small file system"
+    return None if _may_mount(server) else "this machine lets nobody mount a file system"
+
+
+def _may_mount(server: MariaDB) -> bool:
+    there = server.folder / "mount"
+    there.mkdir(exist_ok=True)
+    try:
+        _command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(there))
+        _command("umount", str(there))
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True

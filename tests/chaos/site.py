@@ -1,0 +1,122 @@
+"""What is attacked: two ticket servers of one kind, each behind a proxy, and their ticket tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import URL
+
+from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.note import LayoutName
+from tests.chaos.proxy import HOST, Proxy
+from tests.chaos.workloads import SEQUENCES
+from tests.servers import MySQLLike
+
+__all__ = ["Site", "Target"]
+
+#: One name on both servers, so that one can be taken for the other.
+DATABASE = "chaos"
+#: How far above the last known ticket a person raises a table that was set back.
+MARGIN = 1_000_000
+
+
+class Target:
+    """One ticket server.
+
+    Attributes:
+        number: its offset.
+        server: the machine.
+        proxy: what its clients take for it.
+        sequences: those that have a table here.
+    """
+
+    def __init__(self, number: int, server: MySQLLike, sequences: Sequence[str]) -> None:
+        self.number, self.server, self.sequences = number, server, sequences
+        server.create_database(DATABASE)
+        self.proxy = Proxy(server.port)
+
+    @property
+    def url(self) -> URL:
+        """Where a person finds it, beside the proxy."""
+        return self.server.url(DATABASE)
+
+    @property
+    def clients_url(self) -> URL:
+        """Where its clients find it."""
+        return self.url.set(host=HOST, port=self.proxy.port)
+
+    def last_ticket(self, sequence: str) -> int:
+        """The number that stands in a table."""
+        with self.server.administrator() as cursor:
+            cursor.execute(f"SELECT MAX(id) FROM {DATABASE}.{sequence}")
+            row = cursor.fetchone()
+        return int(row[0]) if row and row[0] else 0
+
+    def execute(self, *statements: str) -> None:
+        """Run statements as the administrator, on the database."""
+        with self.server.administrator() as cursor:
+            cursor.execute(f"USE {DATABASE}")
+            for statement in statements:
+                cursor.execute(statement)
+
+
+class Site:
+    """Two ticket servers of one kind.
+
+    Attributes:
+        targets: the servers.
+        sequences: what is drawn from, each in a layout of its own.
+    """
+
+    def __init__(self, servers: Sequence[MySQLLike], layouts: Sequence[LayoutName]) -> None:
+        self.sequences = [SEQUENCES[layout] for layout in layouts]
+        self.targets = [Target(n, server, self.sequences) for n, server in enumerate(servers, 1)]
+        with self.pool() as pool:
+            for layout in layouts:
+                pool.create_table(SEQUENCES[layout], layout=layout)
+
+    @property
+    def kind(self) -> str:
+        """The servers' kind."""
+        return self.targets[0].server.kind
+
+    def urls(self, driver: str) -> tuple[str, ...]:
+        """Where clients find the servers."""
+        urls = [target.clients_url.set(drivername=f"mysql+{driver}") for target in self.targets]
+        return tuple(url.render_as_string(hide_password=False) for url in urls)
+
+    @contextmanager
+    def pool(self) -> Iterator[TicketPool]:
+        """The pool of a person who repairs, beside the proxies."""
+        with TicketPool([target.url for target in self.targets]) as pool:
+            yield pool
+
+    def last_tickets(self) -> dict[str, int]:
+        """The largest ticket of each sequence that any server shows."""
+        with self.pool() as pool:
+            for sequence in self.sequences:
+                pool.next_id(sequence)
+            found = pool.status()
+        return {
+            sequence: max(s.last_ticket or 0 for s in found if s.sequence == sequence)
+            for sequence in self.sequences
+        }
+
+    def repair(self, above: dict[str, int]) -> None:
+        """Raise every table above what was issued, as the log message asks for."""
+        with self.pool() as pool:
+            for sequence, last in above.items():
+                try:
+                    pool.raise_above(sequence, last + MARGIN)
+                except TicketError:  # a table without its row
+                    layout: LayoutName = next(n for n, s in SEQUENCES.items() if s == sequence)
+                    pool.create_table(sequence, layout=layout, start=last + MARGIN)
+                    pool.raise_above(sequence, last + MARGIN)
+
+    def close(self) -> None:
+        """End the proxies, and drop what was made."""
+        for target in self.targets:
+            target.proxy.close()
+            target.server.revive()
+            target.server.drop_database(DATABASE)

@@ -1,0 +1,69 @@
+"""The processes that draw, started again when they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+
+from tests.chaos.workloads import PATIENCE, Plan, work
+from tests.drawing.tools import from_one_start
+
+__all__ = ["Workers"]
+
+
+class Workers:
+    """One process for each plan."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans = list(plans)
+        self._processes: dict[int, BaseProcess] = {}
+        self._starts = 0
+        self._lock = threading.RLock()
+        self._context = from_one_start()
+        self.complaints: list[str] = []
+        for place in self.places:
+            self._start(place)
+
+    @property
+    def places(self) -> range:
+        """What `kill` takes."""
+        return range(len(self._plans))
+
+    def kill(self, place: int) -> None:
+        """SIGKILL, in the middle of whatever it does, and another one in its place."""
+        with self._lock:
+            process = self._processes[place]
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            self._start(place)
+
+    def storm(self) -> None:
+        """Call for a storm of forks: every process with threads forks some children."""
+        self._plans[0].storm.touch()
+
+    def finish(self) -> None:
+        """Wait for all to end by themselves, as those do that hang."""
+        for place, process in self._processes.items():
+            plan = self._plans[place]
+            process.join(max(0.0, plan.until - time.monotonic()) + PATIENCE + 10)
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+            if process.exitcode:
+                self.complaints.append(
+                    f"{plan.name} hung or died, exit code {process.exitcode}: see {plan.name}.trace"
+                )
+
+    def _start(self, place: int) -> None:
+        self._starts += 1
+        plan = self._plans[place]
+        plan = replace(plan, seed=f"{plan.seed}/{plan.name}/{self._starts}")
+        process = self._context.Process(target=work, args=(plan,), daemon=True)
+        process.start()
+        self._processes[place] = process
