@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, cast
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import pytest
 from sqlalchemy import URL
@@ -16,6 +23,18 @@ from tests.drawing.tools import assert_unique, in_fork, in_processes, residues
 from tests.servers import Borrower
 
 THREADS = 16
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
+CONTAINERS = (
+    dict,
+    list,
+    set,
+    frozenset,
+    tuple,
+    deque,
+    WeakSet,
+    WeakValueDictionary,
+    WeakKeyDictionary,
+)
 PHOTOS = TicketSequence("photos", block=10)
 # A child that ends as programs do, with every object torn down, not by os._exit().
 ENDS_LIKE_A_PROGRAM = """
@@ -76,6 +95,63 @@ def test_forks_while_threads_draw(pool: TicketPool) -> None:
         assert answer.startswith("["), answer
         ids += json.loads(answer)
     assert_unique(ids)
+
+
+class Lock(Protocol):
+    """A lock of any class of Python's."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+    def release(self) -> None: ...
+
+
+def locks_of(*roots: object) -> list[Lock]:
+    """Every lock that this package's objects hold, however deep."""
+    found: list[Lock] = []
+    seen: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, LOCKS):
+            found.append(cast("Lock", thing))
+        elif isinstance(thing, CONTAINERS) or type(thing).__module__.startswith("sqla_tickets"):
+            waiting += gc.get_referents(thing)
+    return found
+
+
+@contextmanager
+def held(locks: list[Lock]) -> Iterator[None]:
+    """Hold locks in a thread of their own."""
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        ours = [lock for lock in locks if lock.acquire(blocking=False)]
+        ready.set()
+        done.wait()
+        for lock in ours:
+            lock.release()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    ready.wait()
+    yield
+    done.set()
+    holding.join()
+
+
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_while_every_lock_is_held(pool: TicketPool) -> None:
+    ids = pool.next_ids(PHOTOS, 3) + pool.next_ids(PHOTOS, 8)
+    modules = [vars(m) for name, m in sys.modules.items() if name.startswith("sqla_tickets")]
+    locks = locks_of(pool, *modules)
+    assert len(locks) > len(pool.servers)
+    with held(locks):
+        answer = in_fork(lambda: json.dumps([pool.next_ids(PHOTOS, 8) for _ in range(4)]))
+    assert answer.startswith("["), answer
+    assert_unique(ids + [ticket for drawn in json.loads(answer) for ticket in drawn])
 
 
 @pytest.mark.parametrize("driver", ["pymysql", "mysqldb", "mysqlconnector"])

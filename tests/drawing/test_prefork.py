@@ -1,0 +1,194 @@
+"""Programs that import their application, whose pool draws at once, and make processes afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from tests.drawing.tools import assert_unique, connections_to, residues
+from tests.servers import Borrower
+from tests.servers.ports import free_port
+
+if TYPE_CHECKING:  # it makes its pool when it is imported
+    from tests.drawing.application import Answer
+
+pytestmark = pytest.mark.ticket_servers("mariadb")
+WORKERS = 3
+#: Above any healthy run on a loaded machine, in seconds; a child that hangs in a lock never ends.
+BOUND = 60
+IN_PROCESSES = """
+import json, multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from tests.drawing import application
+context = multiprocessing.get_context(sys.argv[1])
+context.set_forkserver_preload(["tests.drawing.application"])
+with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(3, mp_context=context) as processes:
+    drawing = [where.submit(application.draw) for _ in range(8) for where in (threads, processes)]
+    print(json.dumps([drawn.result() for drawn in drawing]))
+"""
+# As a program written in C does that has Python inside: nobody tells Python of the fork.
+FORKED_BY_C = """
+import ctypes, json, os
+from tests.drawing import application
+child = ctypes.PyDLL(None).fork()
+print(json.dumps([application.draw()]), flush=True)
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture
+def environment(pool: TicketPool, ticket_urls: list[URL]) -> dict[str, str]:
+    """For a program that imports the application."""
+    urls = " ".join(url.render_as_string(hide_password=False) for url in ticket_urls)
+    return {**os.environ, "TICKET_URLS": urls, "PYTHONWARNINGS": "ignore"}
+
+
+def run_program(environment: dict[str, str], program: str, *arguments: str) -> list[Answer]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [answer for line in done.stdout.splitlines() for answer in json.loads(line)]
+
+
+def assert_apart(answers: Sequence[Answer]) -> None:
+    """No process shared a ticket, or a connection, with another or with its parent."""
+    before = {answer["imported_by"]: answer["before"] for answer in answers}
+    ids = [ticket for answer in answers for ticket in answer["ids"]]
+    assert_unique([*ids, *(ticket for tickets in before.values() for ticket in tickets)])
+    assert residues(ids) == {0, 1}
+    assert {answer["errors"] for answer in answers} == {0}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_pool(environment: dict[str, str], method: str) -> None:
+    answers = run_program(environment, IN_PROCESSES, method)
+    assert_apart(answers)
+    assert len({answer["pid"] for answer in answers}) > 1
+    # The parent; each child that began anew; or the server that forks, which no child is.
+    importers = {answer["imported_by"] for answer in answers}
+    children = {answer["pid"] for answer in answers} - importers
+    assert bool(children) == (method != "spawn")
+
+
+@pytest.mark.ticket_servers("mariadb", "postgresql")
+def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
+    answers = run_program(environment, FORKED_BY_C)
+    assert_apart(answers)
+    assert len(answers) == 2
+    assert len({answer["imported_by"] for answer in answers}) == 1
+
+
+@contextmanager
+def running(command: Sequence[str], environment: dict[str, str], log: Path) -> Iterator[None]:
+    """Run a server program of Python's; it must end by itself when it is asked to."""
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", *command], env=environment, stdout=output, stderr=output
+        ) as server,
+    ):
+        try:
+            yield
+        except BaseException:
+            print(log.read_text())
+            raise
+        finally:
+            server.terminate()
+            try:
+                server.wait(BOUND)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                raise
+    assert "Traceback" not in log.read_text()
+
+
+def until(seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not seen():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+
+
+def test_gunicorn_with_preload(
+    environment: dict[str, str], servers: Borrower, ticket_urls: list[URL], tmp_path: Path
+) -> None:
+    """Workers come and go, since each ends after a few requests."""
+    pytest.importorskip("gunicorn")
+    port = free_port()
+    command = ["gunicorn", "--preload", f"--workers={WORKERS}", f"--bind=127.0.0.1:{port}"]
+    command += ["--max-requests=10", "tests.drawing.application:application"]
+
+    def request(_: int) -> Answer | None:
+        with suppress(OSError, http.client.HTTPException):  # a worker ends, or has not begun
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+            connection.request("GET", "/")
+            answer: Answer = json.loads(connection.getresponse().read())
+            return answer
+        time.sleep(0.05)
+        return None
+
+    answers: list[Answer] = []
+    with (
+        running(command, environment, tmp_path / "log"),
+        ThreadPoolExecutor(2 * WORKERS) as clients,
+    ):
+
+        def asked() -> bool:
+            answers.extend(answer for answer in clients.map(request, range(20)) if answer)
+            return len({answer["pid"] for answer in answers}) >= 3 * WORKERS
+
+        def connected() -> bool:
+            asked()
+            counts = [
+                len(connections_to(servers.mariadb(number), url))
+                for number, url in enumerate(ticket_urls)
+            ]
+            # The parent's own, and each worker's.
+            return min(counts) > WORKERS
+
+        until(asked)
+        until(connected)
+    assert_apart(answers)
+    (parent,) = {answer["imported_by"] for answer in answers}
+    assert parent not in {answer["pid"] for answer in answers}
+
+
+ASKS_CELERY = """
+import json
+from tests.drawing.celery_application import draw
+results = [draw.delay() for _ in range(12)]
+print(json.dumps([result.get(timeout=60, interval=0.05) for result in results]))
+"""
+
+
+def test_celery_s_prefork(environment: dict[str, str], tmp_path: Path) -> None:
+    """Workers come and go, since each ends after a few tasks."""
+    pytest.importorskip("celery")
+    environment["CELERY_FOLDER"] = str(tmp_path)
+    command = ["celery", "--app=tests.drawing.celery_application", "worker", "--pool=prefork"]
+    command += [f"--concurrency={WORKERS}", "--without-gossip", "--without-mingle"]
+    with running(command, environment, tmp_path / "log"):
+        answers = run_program(environment, ASKS_CELERY)
+    assert_apart(answers)
+    assert len({answer["pid"] for answer in answers}) >= WORKERS
+    assert len({answer["imported_by"] for answer in answers}) == 1
