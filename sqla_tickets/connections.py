@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
+import socket
 import threading
 from collections import deque
 from typing import Any, Final
@@ -20,6 +22,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import PoolProxiedConnection
 
 from .engines import LOCK_WAIT, in_memory
+from .sockets import socket_of
 
 __all__ = ["Connection", "Connections"]
 
@@ -41,12 +44,13 @@ class Connection:
         dbapi: the driver's connection.
         pid: of the process that opened it.
         lease: what keeps a shared connection checked out of the engine's pool; else None.
+        alone: the lock that is held while a shared connection is in use; else None.
         known_tables: the sequences whose tables were looked at through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
     """
 
-    __slots__ = ("cursor", "dbapi", "known_tables", "lease", "pid", "reused")
+    __slots__ = ("_wire", "alone", "cursor", "dbapi", "known_tables", "lease", "pid", "reused")
 
     def __init__(self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None) -> None:
         self.dbapi = dbapi
@@ -55,6 +59,38 @@ class Connection:
         self.pid = os.getpid()
         self.known_tables: set[str] = set()
         self.lease = lease
+        self.alone: threading.Lock | None = None
+        number = socket_of(dbapi)
+        # a number of its own: the driver may close its one, and the system give it to somebody else
+        self._wire = None if number is None else os.dup(number)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether it has a socket, and its driver has told which."""
+        return self._wire is not None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether something has come in that the driver has not read yet."""
+        if self._wire is None:
+            return False
+        poll = select.poll()
+        poll.register(self._wire, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def cut(self) -> None:
+        """Shut the socket down, from any thread: a driver that waits for an answer raises at once."""
+        if self._wire is not None:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._wire)) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+
+    def let_go_of_socket(self) -> None:
+        """Keep the socket open no longer than the driver does."""
+        wire, self._wire = getattr(self, "_wire", None), None
+        if wire is not None:
+            os.close(wire)
+
+    __del__ = let_go_of_socket
 
 
 class Connections:
@@ -82,23 +118,32 @@ class Connections:
         Raises:
             Exception: the driver's, when there is none and none can be opened.
         """
-        if self._alone is not None:
-            self._alone.acquire()
+        alone = self._alone
+        if alone is not None:
+            alone.acquire()
         try:
-            try:
-                connection = self._idle().pop()
-            except IndexError:
-                return self.open()
+            connection = self._idle_or_new()
         except BaseException:
-            self._let_go()
+            if alone is not None:
+                alone.release()
             raise
+        connection.alone = alone
+        return connection
+
+    def _idle_or_new(self) -> Connection:
+        try:
+            connection = self._idle().pop()
+        except IndexError:
+            return self.open()
         connection.reused = True
         return connection
 
     def give(self, connection: Connection) -> None:
         """Keep a connection whose last statement ended well."""
+        alone, connection.alone = connection.alone, None
         self.keep(connection)
-        self._let_go()
+        if alone is not None:
+            alone.release()
 
     def keep(self, connection: Connection) -> None:
         """Keep a connection that was not taken, but opened."""
@@ -110,17 +155,16 @@ class Connections:
 
     def discard(self, connection: Connection) -> None:
         """Close a connection that may hold a lock, or an answer that nobody has read."""
-        self._let_go()
+        alone, connection.alone = connection.alone, None
         self._close(connection)
-
-    def _let_go(self) -> None:
-        if self._alone is not None and self._alone.locked():
-            self._alone.release()
+        if alone is not None:
+            alone.release()
 
     def _close(self, connection: Connection) -> None:
         if connection.pid != os.getpid():
             _of_another_process.append(connection)
             return
+        connection.let_go_of_socket()
         if connection.lease is not None:
             connection.lease.close()
             return
@@ -180,18 +224,26 @@ class Connections:
         assert dbapi is not None  # a connection that was just checked out
         if not self._shared:
             lease.detach()
-        self.dialect.set_isolation_level(dbapi, "AUTOCOMMIT")
         connection = Connection(dbapi, lease if self._shared else None)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            self._close(connection)
+            raise
+        return connection
+
+    def _prepare(self, connection: Connection) -> None:
+        dbapi, cursor = connection.dbapi, connection.cursor
+        self.dialect.set_isolation_level(dbapi, "AUTOCOMMIT")
         if self.dialect.name in ("mysql", "mariadb"):
-            connection.cursor.execute(_SETTINGS, ())
+            cursor.execute(_SETTINGS, ())
             # between the two halves of a REPLACE there is no row to be seen
-            connection.cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", ())
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", ())
         elif self.dialect.name == "postgresql":  # a ticket that a crash forgets is issued again
-            connection.cursor.execute("SET synchronous_commit = on", ())
-            connection.cursor.execute(f"SET lock_timeout = {LOCK_WAIT * 1000}", ())
+            cursor.execute("SET synchronous_commit = on", ())
+            cursor.execute(f"SET lock_timeout = {LOCK_WAIT * 1000}", ())
         elif getattr(dbapi, "autocommit", None) is False:  # sqlite3 from Python 3.12 on
             setattr(dbapi, "autocommit", True)  # noqa: B010  # not of every driver
-        return connection
 
 
 _of_another_process: list[Any] = []

@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -19,10 +19,10 @@ from weakref import WeakSet
 from sqlalchemy import URL, Engine, MetaData
 
 from . import flush, moves, trail
+from .choice import in_turn
 from .engines import place_of
 from .errors import (
     NoTicketServer,
-    StaleConnection,
     TicketArgumentError,
     TicketError,
     TicketsExhausted,
@@ -34,11 +34,11 @@ from .errors import (
 )
 from .hand import Hand, split
 from .note import LayoutName
-from .probes import probe
 from .sequence import TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
 from .statements import largest_ticket
 from .status import TicketStatus
+from .watch import Watch
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -63,6 +63,8 @@ class TicketPool:
         name: what a ``TicketSequence(pool=...)`` calls it.
         timeout: seconds after which a server that does not answer is given up, for the connections
             that the pool opens from URLs.
+        hedge: whether a draw that takes unusually long is sent to another server, too, whose answer
+            is taken when it comes first. By default it is, where there is another server.
 
     Raises:
         TicketArgumentError: no servers, too many for the stride, or two with the same offset.
@@ -75,6 +77,7 @@ class TicketPool:
         stride: int | None = None,
         name: str = "default",
         timeout: float = 1.0,
+        hedge: bool | None = None,
     ) -> None:
         # a URL is a tuple, too
         if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
@@ -96,6 +99,7 @@ class TicketPool:
         self._warn_of_twins()
         self._hand = Hand()
         self._turn = itertools.count()
+        self._watch = Watch(self.servers, hedge=len(servers) > 1 if hedge is None else hedge)
         self._metadatas: WeakSet[MetaData] = WeakSet()
         #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
         self.trails: dict[str, tuple[TicketPool, str]] = {}
@@ -256,12 +260,7 @@ class TicketPool:
         """
         self._hand_of_this_process()
         failures: dict[TicketServer, TicketError] = {}
-        for server in self._in_turn(name, failures):
-            drawn = self._ask(server, name, n, failures)
-            if drawn is not None:
-                return drawn
-        # a firewall may have cut what was idle, on all of them
-        for server in [s for s, e in failures.items() if isinstance(e, StaleConnection)]:
+        for server in in_turn(self.servers, name, next(self._turn), failures):
             drawn = self._ask(server, name, n, failures)
             if drawn is not None:
                 return drawn
@@ -270,34 +269,19 @@ class TicketPool:
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
+        flight = self._watch.begin(server, name, n)
         try:
-            return server.draw(name, n)
+            return server.draw(name, n, flight)
         except TicketArgumentError:
             raise
         except TicketError as error:
+            if flight.answer is not None:
+                return flight.answer
             failures[server] = error
             log.warning("drawing from the next ticket server: %s", error)
             return None
-
-    def _in_turn(
-        self, name: str, failures: dict[TicketServer, TicketError]
-    ) -> Iterator[TicketServer]:
-        """Round robin over those that are well, then those that failed before and say so quickly."""
-        count, turn = len(self.servers), next(self._turn)
-        ring = [self.servers[(turn + step) % count] for step in range(count)]
-        for server in ring:
-            if server.breaker.is_due:
-                probe(server)
-            if server.is_well(name):
-                yield server
-        for server in ring:
-            reason = server.not_to_be_asked(name)
-            if server.breaker.slow:
-                probe(server)
-            if reason is not None:
-                failures.setdefault(server, reason)
-            elif server not in failures:
-                yield server
+        finally:
+            self._watch.end(flight)
 
     def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
         reasons = "; ".join(map(str, failures.values()))
@@ -443,9 +427,11 @@ class TicketPool:
         self._hand = Hand()
         for server in self.servers:
             server.forget_parent()
+        self._watch.forget_parent()
 
     def dispose(self) -> None:
-        """Close every idle connection. The pool can go on; blocks in hand stay."""
+        """Close every idle connection, end every thread. The pool can go on; blocks in hand stay."""
+        self._watch.close()
         for server in self.servers:
             server.close()
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,23 +21,16 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from . import tables
 from .aio import in_event_loop, off_the_loop, pause, within
 from .connections import Connection, Connections
+from .drawing import ATTEMPTS, draw
 from .engines import LOCK_WAIT, engine_for, place_of
-from .errors import (
-    StaleConnection,
-    TicketArgumentError,
-    TicketError,
-    TicketServerError,
-    TicketsExhausted,
-    TicketTableError,
-    TicketTableMissing,
-    TicketTableMoved,
-    TicketViolation,
-)
-from .faults import Fault, fault_of, missing_grant
+from .errors import TicketArgumentError, TicketError, TicketServerError
+from .failures import concerns_table, failure_of
+from .faults import Fault, fault_of
+from .flight import Flight
 from .health import Breaker
 from .layouts import Layout, layout_of
 from .note import Note
-from .statements import CreateTicketTable, largest_ticket
+from .statements import CreateTicketTable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -46,12 +40,8 @@ __all__ = ["TicketServer", "TicketTable"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: How often one draw is sent to one server while deadlocks and lock waits are all that happens.
-ATTEMPTS: Final = 10
 #: Async drivers without a read time-out.
 NEVER_TIMES_OUT: Final = ("aiomysql",)
-#: How often one draw looks again at a table whose columns are not what they were a moment ago.
-LOOKS: Final = 5
 
 
 @dataclass
@@ -65,6 +55,7 @@ class TicketTable:
         high_water: the largest ticket that this process has received or seen; 0 before the first.
         draws: how many draws were answered.
         errors: how many failed.
+        answered: when it last answered a draw, by ``time.monotonic()``.
         breaker: for what is wrong with this table alone.
     """
 
@@ -74,6 +65,7 @@ class TicketTable:
     high_water: int = 0
     draws: int = 0
     errors: int = 0
+    answered: float = 0.0
     breaker: Breaker = field(default_factory=Breaker)
 
 
@@ -84,6 +76,11 @@ class TicketServer:
         bind: a URL, an ``Engine`` or an ``AsyncEngine``.
         offset: which residue class it owns, 1 to the pool's stride; by default its place, counted
             from 1, in the pool's list.
+
+    Attributes:
+        flights: the draws that are under way on it now, in this process.
+        overdue: those of them that have waited for longer than is usual.
+        probing: held while it is asked for a sign of life, beside the traffic.
     """
 
     def __init__(
@@ -93,6 +90,8 @@ class TicketServer:
         self.offset = offset
         self.breaker = Breaker()
         self.probing = threading.Lock()
+        self.flights: set[Flight] = set()
+        self.overdue: set[Flight] = set()
         self._joined = False
         self._asked_for_durability = False
         self._tables: dict[str, TicketTable] = {}
@@ -108,10 +107,10 @@ class TicketServer:
             raise TicketArgumentError(
                 f"{self} is in a pool already: give each pool its own servers"
             )
-        self.engine, self._timeout = engine_for(self._bind, timeout), timeout
+        self.engine, self.timeout = engine_for(self._bind, timeout), timeout
         self.offset = place if self.offset is None else self.offset
-        self._connections = Connections(self.engine)
-        self._place = tables.Place(str(self), self.engine.dialect, stride, self.offset)
+        self.connections = Connections(self.engine)
+        self.place = tables.Place(str(self), self.engine.dialect, stride, self.offset)
         self._joined = True
 
     def __str__(self) -> str:
@@ -125,9 +124,14 @@ class TicketServer:
         return self._tables.get(name) or self._tables.setdefault(name, TicketTable(name))
 
     def is_well(self, name: str) -> bool:
-        """Whether neither the server nor the sequence's table has failed lately."""
-        table = self.table(name).breaker  # what is wrong with a table is told at once: just try
-        return self.breaker.is_closed and (table.is_closed or table.is_due)
+        """Whether neither the server nor the sequence's table has failed or fallen silent lately."""
+        if not self.breaker.is_closed or self.probing.locked():
+            return False
+        table = self.table(name)
+        if self.overdue and any(flight.table is table for flight in list(self.overdue)):
+            return False
+        # what is wrong with a table is told at once: just try
+        return table.breaker.is_closed or table.breaker.is_due
 
     def not_to_be_asked(self, name: str) -> TicketError | None:
         """Why not even the last hope is set on this server: a quarantined table, or its silence."""
@@ -138,141 +142,30 @@ class TicketServer:
 
     # -- drawing
 
-    def draw(self, name: str, n: int) -> list[range]:
+    def draw(self, name: str, n: int, flight: Flight | None = None) -> list[range]:
         """Up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
+
+        Args:
+            name: of the sequence.
+            n: how many are wanted.
+            flight: by which the draw is watched.
 
         Raises:
             TicketError: why this server gave none. Its breaker, or the table's, has been told.
         """
         table = self.table(name)
+        flight = flight or Flight(self, table, n)
         if self.engine.dialect.driver not in NEVER_TIMES_OUT or not in_event_loop():
-            return self._off_the_loop(lambda: self._draw(table, n))
+            return self._off_the_loop(lambda: draw(self, table, n, flight))
         try:
-            return within(self._timeout + 2 * LOCK_WAIT, lambda: self._draw(table, n))
+            return within(self.timeout + 2 * LOCK_WAIT, lambda: draw(self, table, n, flight))
         except TimeoutError as error:
-            self._connections.close_idle()
+            self.connections.close_idle()
             table.errors += 1
-            raise self._failed(name, Fault.TIMEOUT, error) from error
+            raise self.failed(name, Fault.TIMEOUT, error) from error
 
-    def _draw(self, table: TicketTable, n: int) -> list[range]:
-        try:
-            met: list[Fault] = []
-            while len(met) < ATTEMPTS:
-                blocks = self._try_to_draw(table, n, met)
-                if blocks is not None:
-                    return blocks
-            raise self._failed(table.name, Fault.BUSY, None)
-        except TicketError:
-            table.errors += 1
-            raise
-
-    def _try_to_draw(self, table: TicketTable, n: int, met: list[Fault]) -> list[range] | None:
-        """One attempt: blocks, or None when another one may do better after what was met so far."""
-        connection = self._connect()
-        layout = table.layout if table.name in connection.known_tables else None
-        try:
-            layout = layout or self._find(connection, table)
-            before = table.high_water
-            self._see_that_they_fit(table, n)
-            blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
-        except TicketError as error:
-            self._connections.give(connection)
-            if isinstance(error, TicketTableError) and not isinstance(error, TicketTableMoved):
-                table.breaker.trip(error)
-            raise
-        except Exception as error:
-            fault = fault_of(error)
-            self._end_after(connection, fault, n)
-            if not self._may_try_again(table, fault, met, connection.reused):
-                failure = self._failed(table.name, fault, error)
-                if fault is Fault.TIMEOUT and connection.reused:
-                    self._connections.close_idle()
-                    failure = StaleConnection(str(failure))
-                raise failure from error
-            met.append(fault)
-            return None
-        except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way
-            self._connections.discard(connection)
-            raise
-        self._connections.give(connection)
-        if not blocks:  # the row that this layout draws from is gone: find out what happened
-            table.layout = None
-            met.append(Fault.MISSING)
-            return None
-        return self._accept(table, blocks, before)
-
-    def _see_that_they_fit(self, table: TicketTable, n: int) -> None:
-        """Refuse a block that would end the sequence for everybody."""
-        if table.high_water + n * self._place.stride > largest_ticket(64):
-            raise TicketsExhausted(
-                f"the sequence {table.name!r} on {self} stands at {table.high_water}: {n} more tickets"
-                f" would pass {largest_ticket(64)}, the largest that there is"
-            )
-
-    def _end_after(self, connection: Connection, fault: Fault, n: int) -> None:
-        """Keep a connection only after an error that can have left no lock and no answer behind."""
-        if fault is Fault.AGAIN and n == 1:
-            self._connections.give(connection)
-        else:
-            self._connections.discard(connection)
-
-    def _may_try_again(
-        self, table: TicketTable, fault: Fault, met: list[Fault], reused: bool
-    ) -> bool:
-        """Whether the error says nothing against the server, and another attempt may do better."""
-        if fault is Fault.AGAIN:
-            pause(random.uniform(0, 0.005))  # noqa: S311  # spreads retries, guards no secret
-            return True
-        if fault is Fault.LOST and reused:  # the connection may have been idle for hours
-            self._connections.close_idle()
-            return True
-        layout = table.layout
-        if layout is not None and layout.adapts(fault):
-            log.warning(
-                "%s: blocks of %r are drawn a slower way: %s", self, table.name, fault.value
-            )
-            return True
-        if fault in (Fault.MISSING, Fault.SHAPE, Fault.EXHAUSTED):
-            table.layout = None  # the table may have been converted since it was found
-            # while it is altered again and again, each look at it may come between two alterations
-            return met.count(fault) < (LOOKS if fault is Fault.SHAPE else 1)
-        return fault is Fault.BUSY and fault not in met
-
-    def _accept(self, table: TicketTable, blocks: list[range], before: int) -> list[range]:
-        """The two checks on each ticket, and what the next draws are compared with."""
-        offset, stride = self._place.offset, self._place.stride
-        last = before
-        for block in blocks:
-            if (block[0] - offset) % stride:
-                expected = f"a ticket that is {offset % stride} modulo {stride}"
-                taken_over = "did a cluster take over its auto_increment_increment and offset?"
-                raise self._violated(table, expected, f"{block[0]}: {taken_over}")
-            if block[0] <= last:
-                set_back = "was it restored from a backup, promoted, truncated or altered?"
-                expected = f"a ticket above {last}, which it had issued before"
-                raise self._violated(table, expected, f"{block[0]}: {set_back}")
-            last = block[-1]
-        if last > largest_ticket(64):
-            raise self._failed(table.name, Fault.EXHAUSTED, None)
-        with self._lock:
-            table.high_water = max(table.high_water, last)
-            table.draws += 1
-        self.breaker.reset()
-        table.breaker.reset()
-        return blocks
-
-    def _violated(self, table: TicketTable, expected: str, found: str) -> TicketViolation:
-        error = TicketViolation(
-            f"{self} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
-            f" {found} None of this draw is used, and the table is not drawn from again by this"
-            " process. Raise it above every id ever issued before clients may use it."
-        )
-        table.breaker.quarantine(error)
-        log.critical("%s", error)
-        return error
-
-    def _find(self, connection: Connection, table: TicketTable) -> Layout:
-        place, cursor = self._place, connection.cursor
+    def find(self, connection: Connection, table: TicketTable) -> Layout:
+        place, cursor = self.place, connection.cursor
         self._warn_if_forgetful(connection)
         layout, table.note = tables.find(cursor, place, table.name)
         last = tables.last_ticket(cursor, place, table.name, layout)
@@ -289,7 +182,7 @@ class TicketServer:
 
     def _warn_if_forgetful(self, connection: Connection) -> None:
         """Say once that a crash of this server can bring tickets back that it has issued."""
-        if self._place.dialect.name not in ("mysql", "mariadb") or self._asked_for_durability:
+        if self.place.dialect.name not in ("mysql", "mariadb") or self._asked_for_durability:
             return
         self._asked_for_durability = True
         with contextlib.suppress(Exception):  # what stands in for MySQL need not have the variable
@@ -340,7 +233,7 @@ class TicketServer:
 
         def work(connection: Connection, place: tables.Place) -> int:
             table = self.table(name)
-            layout = table.layout or self._find(connection, table)
+            layout = table.layout or self.find(connection, table)
             return tables.last_ticket(connection.cursor, place, name, layout.name)
 
         return self._off_the_loop(lambda: self._do(name, work))
@@ -365,26 +258,26 @@ class TicketServer:
     def _do(self, name: str, work: Callable[[Connection, tables.Place], T]) -> T:
         """Do something about a table with a connection of its own, driver's errors translated."""
         for attempt in range(1, ATTEMPTS + 1):
-            connection = self._connect()
+            connection = self.connect()
             try:
-                result = work(connection, self._place)
+                result = work(connection, self.place)
             except TicketError:
-                self._connections.give(connection)
+                self.connections.give(connection)
                 raise
             except Exception as error:
-                self._connections.discard(connection)
+                self.connections.discard(connection)
                 fault = fault_of(error)
                 if fault in (Fault.AGAIN, Fault.BUSY) and attempt < ATTEMPTS:
                     pause(random.uniform(0, 0.05))  # noqa: S311  # spreads retries, guards no secret
                     continue
                 if fault is Fault.LOST and connection.reused:  # it may have been idle for hours
-                    self._connections.close_idle()
+                    self.connections.close_idle()
                     continue
-                raise self._failed(name, fault, error) from error
+                raise self.failed(name, fault, error) from error
             except BaseException:
-                self._connections.discard(connection)
+                self.connections.discard(connection)
                 raise
-            self._connections.give(connection)
+            self.connections.give(connection)
             return result
         raise AssertionError("the last attempt returns or raises")
 
@@ -395,10 +288,10 @@ class TicketServer:
             TicketError: it does not.
         """
         try:
-            connection = self._connections.open()
+            connection = self.connections.open()
         except Exception as error:
-            raise self._failed(None, fault_of(error), error) from error
-        self._connections.keep(connection)
+            raise self.failed(None, fault_of(error), error) from error
+        self.connections.keep(connection)
         self.breaker.admit()
 
     def known_sequences(self) -> list[str]:
@@ -421,69 +314,54 @@ class TicketServer:
             )
         return work()
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
         try:
-            return self._connections.take()
+            return self.connections.take()
         except Exception as error:
-            raise self._failed(None, fault_of(error), error) from error
+            raise self.failed(None, fault_of(error), error) from error
 
-    def _failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
+    def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
         """What a driver's error says in this package's words; the right breaker is told."""
-        said = f" ({self._without_password(error)})" if error else ""
+        failure = failure_of(fault, error, str(self), self.engine.url, name)
         if fault is Fault.NAME:
-            return TicketArgumentError(f"{self} cannot have a ticket table {name!r}{said}")
-        if name is None or fault not in _TABLE_FAULTS:
-            advice = _ADVICE.get(fault, "is it running, and reachable from here?")
-            failure: TicketError = TicketServerError(f"{self}: {fault.value}{said}: {advice}")
-            self.breaker.trip(failure, slow=fault is Fault.TIMEOUT)
             return failure
-        kind, advice = _TABLE_FAULTS[fault]
-        if fault is Fault.DENIED and error is not None:
-            url = self.engine.url
-            advice = missing_grant(error, url.database, url.username) or advice
-        failure = kind(f"the ticket table {name!r} on {self}: {fault.value}{said}: {advice}")
-        if fault is Fault.CONFLICT:
+        if name is None or not concerns_table(fault):
+            self.breaker.trip(failure, slow=fault is Fault.TIMEOUT)
+        elif fault is Fault.CONFLICT:
             self.table(name).breaker.quarantine(failure)
             log.critical("%s", failure)
         else:
             self.table(name).breaker.trip(failure)
         return failure
 
-    def _without_password(self, error: Exception) -> str:
-        password = self.engine.url.password
-        return str(error).replace(str(password), "***") if password else str(error)
+    def kept_silent(self, name: str, seconds: float) -> TicketServerError:
+        """The error of a draw that was not waited for any longer."""
+        return TicketServerError(
+            f"{self}: no answer to a draw of {name!r} for {seconds:.3f} s: is it overloaded or frozen,"
+            " or does somebody hold the ticket table?"
+        )
+
+    def has_answered(self, table: TicketTable, last: int) -> None:
+        """Remember its newest ticket, which every later one has to be above, and that all is well."""
+        with self._lock:
+            table.high_water = max(table.high_water, last)
+            table.draws += 1
+        table.answered = time.monotonic()
+        self.breaker.reset()
+        table.breaker.reset()
 
     def close(self) -> None:
         """Close every idle connection."""
-        self._connections.close_all()
+        self.connections.close_all()
 
     def forget_parent(self) -> None:
         """In a fork: leave the parent's connections and locks alone."""
-        self._connections.abandon()
+        self.connections.abandon()
         unfinished = getattr(self.engine.dialect, "server_version_info", None) is None
         if unfinished and isinstance(self._bind, (str, URL)):
             # another thread may have been about to learn the server's version; it is not here
-            self.engine = engine_for(self._bind, self._timeout)
-            self._connections = Connections(self.engine)
-            self._place = replace(self._place, dialect=self.engine.dialect)
+            self.engine = engine_for(self._bind, self.timeout)
+            self.connections = Connections(self.engine)
+            self.place = replace(self.place, dialect=self.engine.dialect)
+        self.flights, self.overdue = set(), set()
         self._lock, self.probing = threading.Lock(), threading.Lock()
-
-
-_ADVICE = {
-    Fault.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
-    Fault.DENIED: "are the user and the password of its URL right?",
-}
-_TABLE_FAULTS: dict[Fault, tuple[type[TicketError], str]] = {
-    Fault.BUSY: (TicketServerError, "does a backup, or an open transaction, hold it?"),
-    Fault.MISSING: (
-        TicketTableMissing,
-        "run the migration that creates it, or pool.create_table().",
-    ),
-    Fault.EXHAUSTED: (TicketsExhausted, "move the sequence to a table of 64 bits."),
-    Fault.CONFLICT: (TicketViolation, "it is exhausted, or its counter was set back."),
-    Fault.SHAPE: (TicketTableError, "it is no ticket table."),
-    Fault.DENIED: (
-        TicketTableError,
-        "grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it.",
-    ),
-}

@@ -1,0 +1,66 @@
+"""Which ticket server is asked next: the one with the least to do, in turn among equals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .errors import StaleConnection, TicketError
+from .probes import probe
+
+if TYPE_CHECKING:
+    from .server import TicketServer
+
+__all__ = ["in_turn", "least_busy"]
+
+
+def in_turn(
+    servers: Sequence[TicketServer],
+    name: str,
+    turn: int,
+    failures: dict[TicketServer, TicketError],
+) -> Iterator[TicketServer]:
+    """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
+
+    First those that are well, then those that have failed before and say so quickly; at last those
+    of which only a connection was found dead, as a firewall may have cut what was idle on all.
+
+    Args:
+        servers: of the pool.
+        name: of the sequence.
+        turn: counts the draws of the pool.
+        failures: of this draw so far; whoever takes the next server has put the last one in. What is
+            not asked at all is added.
+    """
+    first = turn % len(servers)
+    ring = [*servers[first:], *servers[:first]]
+    for server in ring:
+        if server.breaker.is_due:
+            probe(server)
+    while (server_or_none := least_busy(ring, name, failures)) is not None:
+        yield server_or_none
+    for server in ring:
+        if server in failures:
+            continue
+        if server.breaker.slow:
+            probe(server)
+        reason = server.not_to_be_asked(name)
+        if reason is not None:
+            failures[server] = reason
+        else:
+            yield server
+    for server in ring:
+        if isinstance(failures[server], StaleConnection):
+            yield server
+
+
+def least_busy(
+    ring: Sequence[TicketServer], name: str, tried: dict[TicketServer, TicketError]
+) -> TicketServer | None:
+    """Of the servers that are well and were not tried, the first with the fewest draws under way."""
+    well = [server for server in ring if server not in tried and server.is_well(name)]
+    return min(well, key=_draws_under_way, default=None)
+
+
+def _draws_under_way(server: TicketServer) -> int:
+    return len(server.flights)

@@ -1,0 +1,187 @@
+"""One draw on one server: attempts until it has answered, and the two checks on each ticket."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from .aio import pause
+from .errors import (
+    StaleConnection,
+    TicketError,
+    TicketsExhausted,
+    TicketTableError,
+    TicketTableMoved,
+    TicketViolation,
+)
+from .faults import Fault, fault_of
+from .flight import Cut, Flight
+from .statements import largest_ticket
+
+if TYPE_CHECKING:
+    from .connections import Connection
+    from .server import TicketServer, TicketTable
+
+__all__ = ["draw"]
+
+log = logging.getLogger(__name__)
+
+#: How often one draw is sent to one server while deadlocks and lock waits are all that happens.
+ATTEMPTS: Final = 10
+#: How often one draw looks again at a table whose columns are not what they were a moment ago.
+LOOKS: Final = 5
+
+
+def draw(server: TicketServer, table: TicketTable, n: int, flight: Flight) -> list[range]:
+    """Up to ``n`` new tickets, at least one, as ascending blocks.
+
+    Raises:
+        TicketError: why the server gave none. Its breaker, or the table's, has been told.
+    """
+    met: list[Fault] = []
+    try:
+        while len(met) < ATTEMPTS:
+            blocks = _attempt(server, table, n, flight, met)
+            if blocks is not None:
+                return blocks
+        raise server.failed(table.name, Fault.BUSY, None)
+    except TicketError:
+        table.errors += 1
+        raise
+
+
+def _attempt(
+    server: TicketServer, table: TicketTable, n: int, flight: Flight, met: list[Fault]
+) -> list[range] | None:
+    """One attempt: blocks, or None when another one may do better after what was met so far."""
+    connection = server.connect()
+    flight.board(connection)
+    layout = table.layout if table.name in connection.known_tables else None
+    try:
+        if layout is None:
+            layout = server.find(connection, table)
+            flight.board(connection)  # looking at a table takes longer than a draw
+        before = table.high_water
+        _see_that_they_fit(server, table, n)
+        blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
+    except TicketError as error:
+        _leave(server, connection, flight)
+        if isinstance(error, TicketTableError) and not isinstance(error, TicketTableMoved):
+            table.breaker.trip(error)
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        # only this error can have left no lock and no answer behind
+        _leave(server, connection, flight, keep=fault is Fault.AGAIN and n == 1)
+        if flight.was_cut is not None:
+            raise _silent(server, table, flight, connection) from error
+        if not _may_try_again(server, table, fault, met, connection.reused):
+            failure = server.failed(table.name, fault, error)
+            if fault is Fault.TIMEOUT and connection.reused:
+                server.connections.close_idle()
+                failure = StaleConnection(str(failure))
+            raise failure from error
+        met.append(fault)
+        return None
+    except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way
+        _leave(server, connection, flight, keep=False)
+        raise
+    _leave(server, connection, flight)
+    if not blocks:  # the row that this layout draws from is gone: find out what happened
+        table.layout = None
+        met.append(Fault.MISSING)
+        return None
+    return _accept(server, table, blocks, before)
+
+
+def _leave(
+    server: TicketServer, connection: Connection, flight: Flight, *, keep: bool = True
+) -> None:
+    flight.leave()
+    if keep and flight.was_cut is None:
+        server.connections.give(connection)
+    else:
+        server.connections.discard(connection)
+
+
+def _silent(
+    server: TicketServer, table: TicketTable, flight: Flight, connection: Connection
+) -> TicketError:
+    """What is to be said of a server from whose answer the watch has cut the draw off."""
+    if flight.was_cut is Cut.TIMED_OUT:
+        failure = server.failed(table.name, Fault.TIMEOUT, None)
+        if connection.reused:
+            server.connections.close_idle()
+            return StaleConnection(str(failure))
+        return failure
+    failure = server.kept_silent(table.name, time.monotonic() - flight.since)
+    if flight.was_cut is Cut.BEATEN and table.answered < flight.since:
+        table.breaker.trip(failure)
+    return failure
+
+
+def _see_that_they_fit(server: TicketServer, table: TicketTable, n: int) -> None:
+    """Refuse a block that would end the sequence for everybody."""
+    if table.high_water + n * server.place.stride > largest_ticket(64):
+        raise TicketsExhausted(
+            f"the sequence {table.name!r} on {server} stands at {table.high_water}: {n} more tickets"
+            f" would pass {largest_ticket(64)}, the largest that there is"
+        )
+
+
+def _may_try_again(
+    server: TicketServer, table: TicketTable, fault: Fault, met: list[Fault], reused: bool
+) -> bool:
+    """Whether the error says nothing against the server, and another attempt may do better."""
+    if fault is Fault.AGAIN:
+        pause(random.uniform(0, 0.005))  # noqa: S311  # spreads retries, guards no secret
+        return True
+    if fault is Fault.LOST and reused:  # the connection may have been idle for hours
+        server.connections.close_idle()
+        return True
+    layout = table.layout
+    if layout is not None and layout.adapts(fault):
+        log.warning("%s: blocks of %r are drawn a slower way: %s", server, table.name, fault.value)
+        return True
+    if fault in (Fault.MISSING, Fault.SHAPE, Fault.EXHAUSTED):
+        table.layout = None  # the table may have been converted since it was found
+        # while it is altered again and again, each look at it may come between two alterations
+        return met.count(fault) < (LOOKS if fault is Fault.SHAPE else 1)
+    return fault is Fault.BUSY and fault not in met
+
+
+def _accept(
+    server: TicketServer, table: TicketTable, blocks: list[range], before: int
+) -> list[range]:
+    """The two checks on each ticket, and what the next draws are compared with."""
+    offset, stride = server.place.offset, server.place.stride
+    last = before
+    for block in blocks:
+        if (block[0] - offset) % stride:
+            expected = f"a ticket that is {offset % stride} modulo {stride}"
+            taken_over = "did a cluster take over its auto_increment_increment and offset?"
+            raise _violated(server, table, expected, f"{block[0]}: {taken_over}")
+        if block[0] <= last:
+            set_back = "was it restored from a backup, promoted, truncated or altered?"
+            expected = f"a ticket above {last}, which it had issued before"
+            raise _violated(server, table, expected, f"{block[0]}: {set_back}")
+        last = block[-1]
+    if last > largest_ticket(64):
+        raise server.failed(table.name, Fault.EXHAUSTED, None)
+    server.has_answered(table, last)
+    return blocks
+
+
+def _violated(
+    server: TicketServer, table: TicketTable, expected: str, found: str
+) -> TicketViolation:
+    error = TicketViolation(
+        f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
+        f" {found} None of this draw is used, and the table is not drawn from again by this"
+        " process. Raise it above every id ever issued before clients may use it."
+    )
+    table.breaker.quarantine(error)
+    log.critical("%s", error)
+    return error

@@ -1,0 +1,105 @@
+"""A draw that is under way on one server, as the watch sees it."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .connections import Connection
+    from .server import TicketServer, TicketTable
+
+__all__ = ["Cut", "Flight"]
+
+
+class Cut(enum.Enum):
+    """Why a draw was cut off from the server that it waited for."""
+
+    BEATEN = "another server has answered the same draw"
+    RELEASED = "another draw waits for this silent server already"
+    TIMED_OUT = "the time is over"
+
+
+class Flight:
+    """One draw on one server; its attempts may take one connection after the other.
+
+    Attributes:
+        server: that it waits for.
+        table: of the sequence.
+        n: how many tickets it wants.
+        loop: the event loop of the caller; None where it is a thread.
+        is_hedge: whether it is itself the second try of another draw.
+        since: when its last statement was sent, by ``time.monotonic()``.
+        was_cut: why it was cut off from the server; None while it was not.
+        hedged: whether another server has been asked, too.
+        suspected: whether a sign of life was asked of the server.
+        answer: the blocks that another server has given in its place.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_lock",
+        "answer",
+        "hedged",
+        "is_hedge",
+        "loop",
+        "n",
+        "server",
+        "since",
+        "suspected",
+        "table",
+        "was_cut",
+    )
+
+    def __init__(
+        self,
+        server: TicketServer,
+        table: TicketTable,
+        n: int,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        is_hedge: bool = False,
+    ) -> None:
+        self.server, self.table, self.n = server, table, n
+        self.loop, self.is_hedge = loop, is_hedge
+        self.since = 0.0
+        self.was_cut: Cut | None = None
+        self.hedged = self.suspected = False
+        self.answer: list[range] | None = None
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+
+    def board(self, connection: Connection) -> None:
+        """From now on the draw waits for an answer on this connection."""
+        with self._lock:
+            self._connection, self.since = connection, time.monotonic()
+
+    def leave(self) -> None:
+        """It waits no longer."""
+        with self._lock:
+            self._connection = None
+
+    def waits(self, seconds: float, now: float) -> bool:
+        """Whether it has waited for so long, for an answer that has not even come in."""
+        if now - self.since <= seconds:
+            return False
+        with self._lock:
+            connection = self._connection
+            return connection is not None and connection.can_be_cut and not connection.has_answer
+
+    def cut(self, why: Cut, answer: list[range] | None = None) -> bool:
+        """Let the caller go on: with an answer, or to the next server.
+
+        Returns:
+            False when it does not wait any more; the answer is not used, and is a gap.
+        """
+        with self._lock:
+            if self._connection is None or self.was_cut is not None:
+                return False
+            self.was_cut, self.answer = why, answer
+            self._connection.cut()
+            return True

@@ -1,0 +1,240 @@
+"""Watching the draws under way, so that none waits for a server that keeps silent.
+
+A driver that waits for an answer can only be reached through its socket. So a thread of the pool looks
+at all draws every few milliseconds while there are any. Of those that have waited for longer than is
+usual, and whose answer does not even lie in the socket, it sends a *hedge*: the same draw to another
+server, whose answer wins when it is the first; the loser's ticket is a gap. A token bucket keeps hedges
+to a small share of the draws.
+
+When a server gives no answer to anybody, only the eldest draw goes on waiting for it, without a hedge
+at most until its time-out. All others are sent to the next server at once, and a probe asks the silent one
+for a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .aio import in_event_loop
+from .beside import beside
+from .choice import least_busy
+from .engines import LOCK_WAIT
+from .errors import TicketError
+from .flight import Cut, Flight
+from .probes import probe
+
+if TYPE_CHECKING:
+    from .server import TicketServer
+
+__all__ = ["Watch"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds from one look at the draws under way to the next.
+TICK: Final = 0.003
+#: Seconds without any draw after which the watch falls asleep until the next one.
+DOZE: Final = 0.5
+#: Seconds that every draw is given, however quick the others were.
+FLOOR: Final = 0.01
+#: Seconds that every draw is given while too few have been measured.
+FIRST: Final = 0.1
+#: How many draws are remembered, and how many are too few.
+REMEMBERED, FEW = 512, 20
+#: A draw is overdue when it takes so many times as long as this share of the others.
+TIMES, SHARE = 1.5, 0.99
+#: Hedges per draw in the long run, and how many at once after a quiet time.
+HEDGES_PER_DRAW, MOST_HEDGES = 0.03, 10.0
+#: Seconds beyond the time-outs of the driver and of the server's locks before a draw is cut off.
+GRACE: Final = 0.25
+#: Turns of an event loop after which an answer that had come in would have been read.
+TURNS: Final = 4
+
+
+class Watch:
+    """The draws under way on the servers of one pool.
+
+    Args:
+        servers: of the pool.
+        hedge: whether an overdue draw is sent to another server, too.
+    """
+
+    def __init__(self, servers: Sequence[TicketServer], *, hedge: bool) -> None:
+        self._servers, self._hedges = servers, hedge
+        self.forget_parent()
+
+    def forget_parent(self) -> None:
+        """In a fork: the watching thread, and the draws that it saw, are the parent's."""
+        self._awake = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._durations: deque[float] = deque(maxlen=REMEMBERED)
+        self._tokens = MOST_HEDGES
+        self._patience, self._measured_at = FIRST, 0.0
+        self._last_seen = 0.0
+
+    def __del__(self) -> None:
+        self._awake.set()  # the thread sees that nobody is there
+
+    # -- what a draw does
+
+    def begin(self, server: TicketServer, name: str, n: int, *, is_hedge: bool = False) -> Flight:
+        """A draw is about to be sent to a server: watch it."""
+        loop = asyncio.get_running_loop() if in_event_loop() else None
+        flight = Flight(server, server.table(name), n, loop=loop, is_hedge=is_hedge)
+        server.flights.add(flight)
+        if not self._awake.is_set():
+            self._wake_up()
+        return flight
+
+    def end(self, flight: Flight) -> None:
+        """The draw has ended, in whatever way."""
+        server = flight.server
+        server.flights.discard(flight)
+        server.overdue.discard(flight)
+        if flight.since:
+            self._durations.append(time.monotonic() - flight.since)
+        self._tokens = min(MOST_HEDGES, self._tokens + HEDGES_PER_DRAW)
+
+    # -- the thread
+
+    def _wake_up(self) -> None:
+        with self._starting:
+            self._awake.set()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=_keep_watch,
+                    args=(weakref.ref(self), self._awake),
+                    name="sqla_tickets watch",
+                    daemon=True,
+                )
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # at exit, or at a limit
+                    self._thread = None
+                    log.warning("draws are not watched: %s", error)
+
+    def close(self) -> None:
+        """End the thread, until the next draw."""
+        with self._starting:
+            thread, self._thread = self._thread, None
+            self._awake, awake = threading.Event(), self._awake
+            awake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=1)
+
+    def is_kept_by(self, thread: threading.Thread) -> bool:
+        """Whether this is the thread that watches, and not one that was left behind."""
+        return self._thread is thread
+
+    def look(self) -> None:
+        """See to every draw that is overdue; fall asleep when there have been none for a while."""
+        now = time.monotonic()
+        patience = self._measure(now)
+        for server in self._servers:
+            flights = list(server.flights)
+            if flights:
+                self._last_seen = now
+            late = [flight for flight in flights if flight.waits(patience, now)]
+            late.sort(key=_age)
+            for flight in late:
+                self._see_to(flight, late[0])
+        if now - self._last_seen > DOZE:
+            self._awake.clear()
+            if any(server.flights for server in self._servers):  # one has just begun
+                self._awake.set()
+
+    def _measure(self, now: float) -> float:
+        """How long a draw may take: by what the last ones took, measured a few times a second."""
+        if now - self._measured_at > 0.1:
+            self._measured_at = now
+            durations = sorted(list(self._durations))  # noqa: C414  # others append meanwhile
+            if len(durations) >= FEW:
+                usual = durations[int(len(durations) * SHARE)]
+                self._patience = max(FLOOR, TIMES * usual)
+        return self._patience
+
+    # -- what is done about an overdue draw
+
+    def _see_to(self, flight: Flight, eldest: Flight) -> None:
+        if flight.loop is None:
+            self._act(flight, eldest)
+            return
+        try:
+            flight.loop.call_soon_threadsafe(self._act_later, flight, eldest, TURNS)
+        except RuntimeError:  # the loop was closed
+            flight.server.flights.discard(flight)
+
+    def _act_later(self, flight: Flight, eldest: Flight, turns: int) -> None:
+        """Let a loop that was busy read what has come in, before a server is called silent."""
+        if turns and flight.loop is not None:
+            flight.loop.call_soon(self._act_later, flight, eldest, turns - 1)
+        else:
+            self._act(flight, eldest)
+
+    def _act(self, flight: Flight, eldest: Flight) -> None:
+        server, now = flight.server, time.monotonic()
+        if not flight.waits(self._patience, now) or flight not in server.flights:
+            return
+        server.overdue.add(flight)
+        if flight not in server.flights:  # it has ended meanwhile
+            server.overdue.discard(flight)
+        if now - flight.since > server.timeout + LOCK_WAIT + GRACE:
+            flight.cut(Cut.TIMED_OUT)
+            return
+        silent = now - max(flight.table.answered, flight.since) > self._patience
+        if silent and not flight.suspected:
+            flight.suspected = True
+            probe(server)
+        elsewhere = least_busy(self._servers, flight.table.name, {server: _TRIED})
+        if elsewhere is None:
+            return
+        if silent and flight is not eldest:
+            flight.cut(Cut.RELEASED)
+        elif self._may_hedge(flight) and (silent or self._tokens >= 1):
+            self._hedge(flight, elsewhere)
+
+    def _may_hedge(self, flight: Flight) -> bool:
+        return self._hedges and not flight.hedged and not flight.is_hedge
+
+    def _hedge(self, flight: Flight, server: TicketServer) -> None:
+        flight.hedged = True
+        self._tokens -= 1
+        name = f"sqla_tickets hedge of {flight.table.name!r} on {server}"
+        log.info("%s is overdue: asking %s, too", flight.server, server)
+        beside(lambda: self._draw_too(flight, server), name, in_a_task=flight.loop is not None)
+
+    def _draw_too(self, flight: Flight, server: TicketServer) -> None:
+        name, n = flight.table.name, flight.n
+        own = self.begin(server, name, n, is_hedge=True)
+        try:
+            flight.cut(Cut.BEATEN, server.draw(name, n, own))
+        except TicketError as error:
+            log.info("a hedge has failed, too: %s", error)
+        finally:
+            self.end(own)
+
+
+def _keep_watch(watch: Callable[[], Watch | None], awake: threading.Event) -> None:
+    thread = threading.current_thread()
+    while True:
+        awake.wait()
+        there = watch()
+        if there is None or not there.is_kept_by(thread):
+            return
+        there.look()
+        del there
+        time.sleep(TICK)
+
+
+def _age(flight: Flight) -> float:
+    return flight.since
+
+
+_TRIED = TicketError("asked already")
