@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .errors import StaleConnection, TicketError
+from .errors import GivenUp, StaleConnection, TicketError
 from .probes import probe
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def in_turn(
     """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
 
     First those that are well, then those that have failed before and say so quickly; at last those
-    of which only a connection was found dead, as a firewall may have cut what was idle on all.
+    that were not waited for, or of which only a connection was found dead, as a firewall may have cut
+    what was idle on all.
 
     Args:
         servers: of the pool.
@@ -37,30 +38,28 @@ def in_turn(
     for server in ring:
         if server.breaker.is_due:
             probe(server)
-    while (server_or_none := least_busy(ring, name, failures)) is not None:
-        yield server_or_none
+    while (next_one := least_busy(ring, name, failures)) is not None:
+        yield next_one
     for server in ring:
-        if server in failures:
-            continue
         if server.breaker.slow:
             probe(server)
-        reason = server.not_to_be_asked(name)
-        if reason is not None:
-            failures[server] = reason
-        else:
-            yield server
+        if server not in failures:
+            reason = server.not_to_be_asked(name)
+            if reason is None:
+                yield server
+            else:
+                failures[server] = reason
     for server in ring:
-        if isinstance(failures[server], StaleConnection):
+        again = isinstance(failures[server], (GivenUp, StaleConnection))
+        if again and server.not_to_be_asked(name) is None:
             yield server
 
 
 def least_busy(
-    ring: Sequence[TicketServer], name: str, tried: dict[TicketServer, TicketError]
+    ring: Sequence[TicketServer], name: str, tried: Container[TicketServer]
 ) -> TicketServer | None:
-    """Of the servers that are well and were not tried, the first with the fewest draws under way."""
+    """Of the servers that are well and were not tried, the first with the least to do."""
     well = [server for server in ring if server not in tried and server.is_well(name)]
-    return min(well, key=_draws_under_way, default=None)
-
-
-def _draws_under_way(server: TicketServer) -> int:
-    return len(server.flights)
+    return (
+        min(well, key=lambda server: server.load(name)) if len(well) > 1 else next(iter(well), None)
+    )

@@ -14,7 +14,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Dialect, Engine
@@ -22,7 +22,11 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import PoolProxiedConnection
 
 from .engines import LOCK_WAIT, in_memory
+from .opening import Opening
 from .sockets import socket_of
+
+if TYPE_CHECKING:
+    from .flight import Flight
 
 __all__ = ["Connection", "Connections"]
 
@@ -49,6 +53,9 @@ class Connection:
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
     """
+
+    #: Seconds that an answer is given at least.
+    patience: Final = 0.0
 
     __slots__ = ("_wire", "alone", "cursor", "dbapi", "known_tables", "lease", "pid", "reused")
 
@@ -98,6 +105,9 @@ class Connections:
 
     No lock is held while the server is waited for; taking and giving back are single operations
     of a deque.
+
+    Attributes:
+        closings: how often all were closed.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -105,6 +115,7 @@ class Connections:
         self._shared = in_memory(engine)
         self._source = engine.pool if self._shared else engine.pool.recreate()
         self._forked = False
+        self.closings = 0
         self.abandon()
 
     @property
@@ -112,8 +123,11 @@ class Connections:
         """The engine's dialect; it knows the server's version from the first connection on."""
         return self._engine.dialect
 
-    def take(self) -> Connection:
+    def take(self, flight: Flight | None = None) -> Connection:
         """An idle connection, or a new one.
+
+        Args:
+            flight: of the draw that it is for; it does not wait for a new one longer than it has to.
 
         Raises:
             Exception: the driver's, when there is none and none can be opened.
@@ -122,7 +136,7 @@ class Connections:
         if alone is not None:
             alone.acquire()
         try:
-            connection = self._idle_or_new()
+            connection = self._idle_or_new(flight)
         except BaseException:
             if alone is not None:
                 alone.release()
@@ -130,11 +144,15 @@ class Connections:
         connection.alone = alone
         return connection
 
-    def _idle_or_new(self) -> Connection:
+    def _idle_or_new(self, flight: Flight | None) -> Connection:
         try:
             connection = self._idle().pop()
         except IndexError:
-            return self.open()
+            if flight is None or self.dialect.name == "sqlite":
+                return self.open()
+            opening = Opening(self, str(flight.server))
+            flight.board(opening)
+            return opening.wait()
         connection.reused = True
         return connection
 
@@ -150,6 +168,13 @@ class Connections:
         idle = self._idle()
         if connection.pid == os.getpid() and len(idle) < KEPT:
             idle.append(connection)
+        else:
+            self._close(connection)
+
+    def keep_late(self, connection: Connection, closings: int) -> None:
+        """Keep a connection for which nobody waits any more, unless all were closed meanwhile."""
+        if closings == self.closings:
+            self.keep(connection)
         else:
             self._close(connection)
 
@@ -178,6 +203,7 @@ class Connections:
 
     def close_all(self) -> None:
         """Close what is idle in every event loop, too."""
+        self.closings += 1
         for idle in (self._threads, *self._loops.values()):
             self._close_each(idle)
 

@@ -56,7 +56,7 @@ def _attempt(
     server: TicketServer, table: TicketTable, n: int, flight: Flight, met: list[Fault]
 ) -> list[range] | None:
     """One attempt: blocks, or None when another one may do better after what was met so far."""
-    connection = server.connect()
+    connection = _connect(server, table, flight)
     flight.board(connection)
     layout = table.layout if table.name in connection.known_tables else None
     try:
@@ -76,7 +76,7 @@ def _attempt(
         # only this error can have left no lock and no answer behind
         _leave(server, connection, flight, keep=fault is Fault.AGAIN and n == 1)
         if flight.was_cut is not None:
-            raise _silent(server, table, flight, connection) from error
+            raise _silent(server, table, flight, connection.reused) from error
         if not _may_try_again(server, table, fault, met, connection.reused):
             failure = server.failed(table.name, fault, error)
             if fault is Fault.TIMEOUT and connection.reused:
@@ -96,6 +96,16 @@ def _attempt(
     return _accept(server, table, blocks, before)
 
 
+def _connect(server: TicketServer, table: TicketTable, flight: Flight) -> Connection:
+    try:
+        return server.connect(flight)
+    except Exception as error:
+        flight.leave()
+        if flight.was_cut is None:
+            raise
+        raise _silent(server, table, flight, reused=False) from error
+
+
 def _leave(
     server: TicketServer, connection: Connection, flight: Flight, *, keep: bool = True
 ) -> None:
@@ -106,17 +116,15 @@ def _leave(
         server.connections.discard(connection)
 
 
-def _silent(
-    server: TicketServer, table: TicketTable, flight: Flight, connection: Connection
-) -> TicketError:
+def _silent(server: TicketServer, table: TicketTable, flight: Flight, reused: bool) -> TicketError:
     """What is to be said of a server from whose answer the watch has cut the draw off."""
     if flight.was_cut is Cut.TIMED_OUT:
         failure = server.failed(table.name, Fault.TIMEOUT, None)
-        if connection.reused:
+        if reused:
             server.connections.close_idle()
             return StaleConnection(str(failure))
         return failure
-    failure = server.kept_silent(table.name, time.monotonic() - flight.since)
+    failure = server.given_up(table.name, time.monotonic() - flight.since)
     if flight.was_cut is Cut.BEATEN and table.answered < flight.since:
         table.breaker.trip(failure)
     return failure

@@ -82,6 +82,10 @@ class StaleConnection(TicketServerError):
     """A connection that was idle got no answer: it, and not the server, may have been cut off."""
 
 
+class GivenUp(TicketServerError):
+    """A server whose answer was not waited for any longer, as another one was there."""
+
+
 class NoTicketServer(TicketError):
     """Every ticket server of the pool failed.
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from .connections import Connection
+    from .opening import Opening
     from .server import TicketServer, TicketTable
 
 __all__ = ["Cut", "Flight"]
@@ -33,6 +34,7 @@ class Flight:
         n: how many tickets it wants.
         loop: the event loop of the caller; None where it is a thread.
         is_hedge: whether it is itself the second try of another draw.
+        is_patient: whether it waits for this server, since the others were asked before.
         since: when its last statement was sent, by ``time.monotonic()``.
         was_cut: why it was cut off from the server; None while it was not.
         hedged: whether another server has been asked, too.
@@ -46,6 +48,7 @@ class Flight:
         "answer",
         "hedged",
         "is_hedge",
+        "is_patient",
         "loop",
         "n",
         "server",
@@ -63,18 +66,19 @@ class Flight:
         *,
         loop: asyncio.AbstractEventLoop | None = None,
         is_hedge: bool = False,
+        is_patient: bool = False,
     ) -> None:
         self.server, self.table, self.n = server, table, n
-        self.loop, self.is_hedge = loop, is_hedge
+        self.loop, self.is_hedge, self.is_patient = loop, is_hedge, is_patient
         self.since = 0.0
         self.was_cut: Cut | None = None
         self.hedged = self.suspected = False
         self.answer: list[range] | None = None
-        self._connection: Connection | None = None
+        self._connection: Connection | Opening | None = None
         self._lock = threading.Lock()
 
-    def board(self, connection: Connection) -> None:
-        """From now on the draw waits for an answer on this connection."""
+    def board(self, connection: Connection | Opening) -> None:
+        """From now on the draw waits for an answer on this connection, or for it to be opened."""
         with self._lock:
             self._connection, self.since = connection, time.monotonic()
 
@@ -85,11 +89,14 @@ class Flight:
 
     def waits(self, seconds: float, now: float) -> bool:
         """Whether it has waited for so long, for an answer that has not even come in."""
-        if now - self.since <= seconds:
+        age = now - self.since
+        if age <= seconds:
             return False
         with self._lock:
             connection = self._connection
-            return connection is not None and connection.can_be_cut and not connection.has_answer
+            if connection is None or not connection.can_be_cut or age <= connection.patience:
+                return False
+            return not connection.has_answer
 
     def cut(self, why: Cut, answer: list[range] | None = None) -> bool:
         """Let the caller go on: with an answer, or to the next server.

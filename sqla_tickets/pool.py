@@ -269,7 +269,7 @@ class TicketPool:
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
-        flight = self._watch.begin(server, name, n)
+        flight = self._watch.begin(server, name, n, is_patient=server in failures)
         try:
             return server.draw(name, n, flight)
         except TicketArgumentError:

@@ -23,7 +23,7 @@ from .aio import in_event_loop, off_the_loop, pause, within
 from .connections import Connection, Connections
 from .drawing import ATTEMPTS, draw
 from .engines import LOCK_WAIT, engine_for, place_of
-from .errors import TicketArgumentError, TicketError, TicketServerError
+from .errors import GivenUp, TicketArgumentError, TicketError
 from .failures import concerns_table, failure_of
 from .faults import Fault, fault_of
 from .flight import Flight
@@ -79,7 +79,8 @@ class TicketServer:
 
     Attributes:
         flights: the draws that are under way on it now, in this process.
-        overdue: those of them that have waited for longer than is usual.
+        silent: those of them that have waited for too long, while nobody got an answer.
+        lagging: whether one of them takes longer than is usual, so that others are better off elsewhere.
         probing: held while it is asked for a sign of life, beside the traffic.
     """
 
@@ -91,7 +92,8 @@ class TicketServer:
         self.breaker = Breaker()
         self.probing = threading.Lock()
         self.flights: set[Flight] = set()
-        self.overdue: set[Flight] = set()
+        self.silent: set[Flight] = set()
+        self.lagging = False
         self._joined = False
         self._asked_for_durability = False
         self._tables: dict[str, TicketTable] = {}
@@ -124,14 +126,19 @@ class TicketServer:
         return self._tables.get(name) or self._tables.setdefault(name, TicketTable(name))
 
     def is_well(self, name: str) -> bool:
-        """Whether neither the server nor the sequence's table has failed or fallen silent lately."""
-        if not self.breaker.is_closed or self.probing.locked():
-            return False
-        table = self.table(name)
-        if self.overdue and any(flight.table is table for flight in list(self.overdue)):
-            return False
-        # what is wrong with a table is told at once: just try
-        return table.breaker.is_closed or table.breaker.is_due
+        """Whether neither the server nor the sequence's table has failed lately."""
+        table = self.table(name).breaker  # what is wrong with a table is told at once: just try
+        return self.breaker.is_closed and (table.is_closed or table.is_due)
+
+    def is_suspect(self, name: str) -> bool:
+        """Whether somebody waits for a sign of life from the server or from the sequence's table."""
+        if self.probing.locked():
+            return True
+        return bool(self.silent) and any(f.table.name == name for f in list(self.silent))
+
+    def load(self, name: str) -> tuple[bool, bool, int]:
+        """How little there is to be said for asking this server, and not another one that is well."""
+        return self.is_suspect(name), self.lagging, len(self.flights)
 
     def not_to_be_asked(self, name: str) -> TicketError | None:
         """Why not even the last hope is set on this server: a quarantined table, or its silence."""
@@ -314,10 +321,20 @@ class TicketServer:
             )
         return work()
 
-    def connect(self) -> Connection:
+    def connect(self, flight: Flight | None = None) -> Connection:
+        """A connection of its own.
+
+        Args:
+            flight: of the draw that it is for; None for what is not watched.
+
+        Raises:
+            TicketError: there is none, and the breaker has been told; or the flight was cut.
+        """
         try:
-            return self.connections.take()
+            return self.connections.take(flight)
         except Exception as error:
+            if flight is not None and flight.was_cut is not None:
+                raise
             raise self.failed(None, fault_of(error), error) from error
 
     def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
@@ -334,9 +351,9 @@ class TicketServer:
             self.table(name).breaker.trip(failure)
         return failure
 
-    def kept_silent(self, name: str, seconds: float) -> TicketServerError:
+    def given_up(self, name: str, seconds: float) -> GivenUp:
         """The error of a draw that was not waited for any longer."""
-        return TicketServerError(
+        return GivenUp(
             f"{self}: no answer to a draw of {name!r} for {seconds:.3f} s: is it overloaded or frozen,"
             " or does somebody hold the ticket table?"
         )
@@ -363,5 +380,5 @@ class TicketServer:
             self.engine = engine_for(self._bind, self.timeout)
             self.connections = Connections(self.engine)
             self.place = replace(self.place, dialect=self.engine.dialect)
-        self.flights, self.overdue = set(), set()
+        self.flights, self.silent, self.lagging = set(), set(), False
         self._lock, self.probing = threading.Lock(), threading.Lock()

@@ -49,6 +49,8 @@ FIRST: Final = 0.1
 REMEMBERED, FEW = 512, 20
 #: A draw is overdue when it takes so many times as long as this share of the others.
 TIMES, SHARE = 1.5, 0.99
+#: A server lags while one of its draws has taken so many times the median.
+LAGS: Final = 4.0
 #: Hedges per draw in the long run, and how many at once after a quiet time.
 HEDGES_PER_DRAW, MOST_HEDGES = 0.03, 10.0
 #: Seconds beyond the time-outs of the driver and of the server's locks before a draw is cut off.
@@ -76,7 +78,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._durations: deque[float] = deque(maxlen=REMEMBERED)
         self._tokens = MOST_HEDGES
-        self._patience, self._measured_at = FIRST, 0.0
+        self._patience, self._usual, self._measured_at = FIRST, FIRST, 0.0
         self._last_seen = 0.0
 
     def __del__(self) -> None:
@@ -84,10 +86,19 @@ class Watch:
 
     # -- what a draw does
 
-    def begin(self, server: TicketServer, name: str, n: int, *, is_hedge: bool = False) -> Flight:
+    def begin(
+        self,
+        server: TicketServer,
+        name: str,
+        n: int,
+        *,
+        is_hedge: bool = False,
+        is_patient: bool = False,
+    ) -> Flight:
         """A draw is about to be sent to a server: watch it."""
         loop = asyncio.get_running_loop() if in_event_loop() else None
-        flight = Flight(server, server.table(name), n, loop=loop, is_hedge=is_hedge)
+        table = server.table(name)
+        flight = Flight(server, table, n, loop=loop, is_hedge=is_hedge, is_patient=is_patient)
         server.flights.add(flight)
         if not self._awake.is_set():
             self._wake_up()
@@ -97,7 +108,7 @@ class Watch:
         """The draw has ended, in whatever way."""
         server = flight.server
         server.flights.discard(flight)
-        server.overdue.discard(flight)
+        server.silent.discard(flight)
         if flight.since:
             self._durations.append(time.monotonic() - flight.since)
         self._tokens = min(MOST_HEDGES, self._tokens + HEDGES_PER_DRAW)
@@ -141,7 +152,9 @@ class Watch:
             flights = list(server.flights)
             if flights:
                 self._last_seen = now
-            late = [flight for flight in flights if flight.waits(patience, now)]
+            slow = [flight for flight in flights if flight.waits(self._usual, now)]
+            server.lagging = bool(slow)
+            late = [flight for flight in slow if now - flight.since > patience]
             late.sort(key=_age)
             for flight in late:
                 self._see_to(flight, late[0])
@@ -156,8 +169,8 @@ class Watch:
             self._measured_at = now
             durations = sorted(list(self._durations))  # noqa: C414  # others append meanwhile
             if len(durations) >= FEW:
-                usual = durations[int(len(durations) * SHARE)]
-                self._patience = max(FLOOR, TIMES * usual)
+                self._usual = max(2 * TICK, LAGS * durations[len(durations) // 2])
+                self._patience = max(FLOOR, TIMES * durations[int(len(durations) * SHARE)])
         return self._patience
 
     # -- what is done about an overdue draw
@@ -180,25 +193,35 @@ class Watch:
 
     def _act(self, flight: Flight, eldest: Flight) -> None:
         server, now = flight.server, time.monotonic()
-        if not flight.waits(self._patience, now) or flight not in server.flights:
+        if not flight.waits(self._patience, now):
             return
-        server.overdue.add(flight)
-        if flight not in server.flights:  # it has ended meanwhile
-            server.overdue.discard(flight)
         if now - flight.since > server.timeout + LOCK_WAIT + GRACE:
             flight.cut(Cut.TIMED_OUT)
             return
         silent = now - max(flight.table.answered, flight.since) > self._patience
-        if silent and not flight.suspected:
-            flight.suspected = True
-            probe(server)
-        elsewhere = least_busy(self._servers, flight.table.name, {server: _TRIED})
+        if silent:
+            self._suspect(flight)
+        elsewhere = least_busy(self._servers, flight.table.name, (server,))
         if elsewhere is None:
             return
-        if silent and flight is not eldest:
+        if silent and self._may_release(flight, eldest, elsewhere):
             flight.cut(Cut.RELEASED)
         elif self._may_hedge(flight) and (silent or self._tokens >= 1):
             self._hedge(flight, elsewhere)
+
+    def _suspect(self, flight: Flight) -> None:
+        """See that others are asked before this server, until it gives a sign of life."""
+        server = flight.server
+        server.silent.add(flight)
+        if flight not in server.flights:  # it has ended meanwhile
+            server.silent.discard(flight)
+        if not flight.suspected:
+            flight.suspected = True
+            probe(server)
+
+    def _may_release(self, flight: Flight, eldest: Flight, elsewhere: TicketServer) -> bool:
+        to_be_kept = flight is eldest or flight.is_hedge or flight.is_patient
+        return not to_be_kept and not elsewhere.is_suspect(flight.table.name)
 
     def _may_hedge(self, flight: Flight) -> bool:
         return self._hedges and not flight.hedged and not flight.is_hedge
@@ -216,6 +239,7 @@ class Watch:
         try:
             flight.cut(Cut.BEATEN, server.draw(name, n, own))
         except TicketError as error:
+            flight.hedged = False
             log.info("a hedge has failed, too: %s", error)
         finally:
             self.end(own)
@@ -235,6 +259,3 @@ def _keep_watch(watch: Callable[[], Watch | None], awake: threading.Event) -> No
 
 def _age(flight: Flight) -> float:
     return flight.since
-
-
-_TRIED = TicketError("asked already")

@@ -18,9 +18,12 @@ def open_pool() -> Iterator[OpenPool]:
     pools: list[TicketPool] = []
 
     def make(
-        servers: Sequence[str | URL | Engine | TicketServer], stride: int | None = None
+        servers: Sequence[str | URL | Engine | TicketServer],
+        stride: int | None = None,
+        *,
+        hedge: bool | None = None,
     ) -> TicketPool:
-        pools.append(TicketPool(servers, stride=stride))
+        pools.append(TicketPool(servers, stride=stride, hedge=hedge))
         return pools[-1]
 
     yield make

@@ -73,7 +73,7 @@ def test_a_table_that_a_reader_keeps_open_is_drawn_from_one_by_one(
     servers: Borrower, open_pool: OpenPool, kind: str
 ) -> None:
     first, _, urls = fresh_pair(servers, kind)
-    pool = open_pool(urls)
+    pool = open_pool(urls, hedge=False)
     pool.create_table("photos")
     table = f"`{urls[0].database}`.photos"
     with holding(first, "BEGIN", f"SELECT * FROM {table}"):

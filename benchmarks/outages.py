@@ -1,0 +1,285 @@
+"""What an outage costs the inserts that run into it: ``python -m benchmarks.outages``.
+
+Threads, or tasks of an event loop, insert into a SQLite shard each, while a ticket server is killed, frozen, or
+both are away. Every insert is timed. All times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    MetaData,
+    StaticPool,
+    String,
+    Table,
+    create_engine,
+    insert,
+)
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import registry
+
+from benchmarks import harness
+from sqla_tickets import TicketError, TicketPool, TicketSequence
+from tests.servers import Fleet
+from tests.servers.base import Server, ServerMissing
+
+THREADS, TASKS = 16, 200
+WARM_UP, OUTAGE, AFTER = 3.0, 4.0, 2.0
+#: Seconds between two inserts of a thread or a task, so that not the processor is what is measured.
+THREADS_REST, TASKS_REST = 0.02, 0.5
+
+
+@dataclass
+class Times:
+    """When each insert began and how long it took, in seconds."""
+
+    inserts: list[tuple[float, float]] = field(default_factory=list)
+    errors: list[tuple[float, float, str]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        except TicketError as error:
+            self.errors.append((begin, time.monotonic() - begin, type(error).__name__))
+        else:
+            self.inserts.append((begin, time.monotonic() - begin))
+
+    def between(self, begin: float, end: float) -> list[float]:
+        """The durations, in ms, of the inserts that were under way then."""
+        return [1000 * took for at, took in self.inserts if at + took > begin and at < end]
+
+
+def new_table() -> Table:
+    columns = (
+        Column("id", BigInteger, TicketSequence("photos"), primary_key=True),
+        Column("title", String(50)),
+    )
+    return Table("photos", MetaData(), *columns)
+
+
+def insert_by_threads(pool: TicketPool, nemesis: Callable[[], None]) -> Times:
+    """Insert row by row with many threads, each into an in-memory shard of its own."""
+    times, over = Times(), threading.Event()
+    table = new_table()
+    pool.attach(table.metadata)
+
+    def work() -> None:
+        engine = create_engine(
+            "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+        )
+        table.metadata.create_all(engine)
+        with engine.connect() as connection:
+            while not over.is_set():
+                with times.measured(), connection.begin():
+                    connection.execute(insert(table).values(title="t"))
+                time.sleep(THREADS_REST)
+        engine.dispose()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        working = [threads.submit(work) for _ in range(THREADS)]
+        try:
+            nemesis()
+        finally:
+            over.set()
+    for done in working:
+        done.result()
+    return times
+
+
+def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Times, list[float]]:
+    """Insert with many tasks of one event loop; also the loop's gaps, in ms, with their times."""
+    times, gaps, over = Times(), [], threading.Event()
+    table = new_table()
+    pool.attach(table.metadata)
+
+    class Photo:
+        pass
+
+    registry(metadata=table.metadata).map_imperatively(Photo, table)
+
+    async def beat() -> None:
+        before = time.monotonic()
+        while not over.is_set():
+            await asyncio.sleep(0.001)
+            now = time.monotonic()
+            gaps.append(1000 * (now - before))
+            before = now
+
+    async def work(sessions: Callable[[], AsyncSession], place: asyncio.Semaphore) -> None:
+        while not over.is_set():
+            with times.measured():
+                async with sessions() as session:
+                    session.add(Photo())
+                    await session.flush()
+                    async with place:
+                        await session.rollback()
+            await asyncio.sleep(TASKS_REST)
+
+    async def main() -> None:
+        engine = create_async_engine("sqlite+aiosqlite://", poolclass=StaticPool)
+        async with engine.begin() as connection:
+            await connection.run_sync(table.metadata.create_all)
+        place = asyncio.Semaphore(1)
+        tasks = [
+            asyncio.create_task(work(lambda: AsyncSession(engine), place)) for _ in range(TASKS)
+        ]
+        beating = asyncio.create_task(beat())
+        await asyncio.to_thread(nemesis)
+        over.set()
+        await asyncio.gather(*tasks, beating)
+        await engine.dispose()
+
+    asyncio.run(main())
+    return times, gaps
+
+
+def outage(
+    begin: Callable[[], None], end: Callable[[], None]
+) -> tuple[Callable[[], None], list[float]]:
+    """What a nemesis does, and when it began and ended."""
+    marks: list[float] = []
+
+    def run() -> None:
+        time.sleep(WARM_UP)
+        marks.append(time.monotonic())
+        begin()
+        time.sleep(OUTAGE)
+        marks.append(time.monotonic())
+        end()
+        time.sleep(AFTER)
+
+    return run, marks
+
+
+def report(title: str, times: Times, begin: float, end: float, usual: float) -> None:
+    during = sorted(times.between(begin, end), reverse=True)
+    before = sorted(times.between(begin - 1.5, begin), reverse=True)
+    median = statistics.median(before)
+    slow = [took for took in during if took > median + usual]
+    print(
+        f"| {title} | {len(times.errors)} | {median:.2f} | {before[len(before) // 1000]:.1f} |"
+        f" {before[0]:.1f} | {during[0]:.1f} | {len(slow)} above +{usual:.0f} |"
+    )
+
+
+def run(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> None:
+    print(
+        f"\n## {kind}, {THREADS} threads\n\n| what | failed | median before | p99.9 before |"
+        " slowest before | slowest in the outage | slow ones |\n|---|---:|---:|---:|---:|---:|---|"
+    )
+    first = servers[0]
+    for layout in layouts:
+        for name, begin, finish, hedge, usual in (
+            ("kill -9", first.kill, first.start, None, 100.0),
+            ("freeze, no hedging", first.freeze, first.thaw, False, 20.0),
+            ("freeze", first.freeze, first.thaw, None, 50.0),
+        ):
+            with TicketPool(fresh(servers), hedge=hedge) as pool:
+                pool.create_table("photos", layout=layout)  # type: ignore[arg-type]  # from the command line
+                nemesis, marks = outage(begin, finish)
+                times = insert_by_threads(pool, nemesis)
+                report(f"{name}, {layout}", times, marks[0], marks[1], usual)
+                pool.drop_table("photos")
+
+
+def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> None:
+    print(
+        f"\n## {kind}, AsyncSession, {TASKS} tasks, a frozen server\n\n| tickets by | failed | median | slowest"
+        " in the outage | longest gap before | longest gap in the outage |\n|---|---:|---:|---:|---:|---:|"
+    )
+    first = servers[0]
+    for driver in ("asyncmy", "aiomysql", "pymysql"):
+        for layout in layouts:
+            urls = [url.set(drivername=f"mysql+{driver}") for url in fresh(servers)]
+            with TicketPool(fresh(servers)) as pool:
+                pool.create_table("photos", layout=layout)  # type: ignore[arg-type]  # from the command line
+            pool = TicketPool(urls)
+            nemesis, marks = outage(first.freeze, first.thaw)
+            times, gaps = insert_by_tasks(pool, nemesis)
+            during = times.between(marks[0], marks[1])
+            before = times.between(marks[0] - 1.5, marks[0])
+            share = int(len(gaps) * WARM_UP / (WARM_UP + OUTAGE + AFTER))
+            print(
+                f"| {driver}, {layout} | {len(times.errors)} | {statistics.median(before):.1f} |"
+                f" {max(during):.1f} | {max(gaps[share // 2 : share]):.1f} | {max(gaps[share:]):.1f} |"
+            )
+            with TicketPool(fresh(servers)) as sync:
+                sync.drop_table("photos")
+
+
+def run_all_down(kind: str, servers: Sequence[Server]) -> None:
+    """Both servers are killed for a while: how soon that is said, and how soon it is over."""
+    counted = counts()
+    with TicketPool(fresh(servers)) as pool:
+        pool.create_table("photos")
+        nemesis, marks = outage(lambda: each(servers, "kill"), lambda: each(servers, "start"))
+        times = insert_by_threads(pool, nemesis)
+        after = [at + took for at, took in times.inserts if at + took > marks[1]]
+        slowest = max(took for _, took, _ in times.errors)
+        print(
+            f"\n## {kind}, both servers killed for {OUTAGE:.0f} s\n\n{len(times.errors):,} times"
+            f" {', '.join({name for *_, name in times.errors})}, the slowest after {1000 * slowest:.1f} ms; the first insert"
+            f" {1000 * (min(after) - marks[1]):.0f} ms after the order to start them"
+        )
+        pool.drop_table("photos")
+    gc.collect()
+    print(f"threads and file descriptors before: {counted}, after: {counts()}")
+
+
+def each(servers: Sequence[Server], what: str) -> None:
+    for server in servers:
+        getattr(server, what)()
+
+
+def counts() -> tuple[int, int]:
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+
+def fresh(servers: Sequence[Server]) -> list[URL]:
+    return [server.url("bench_outages") for server in servers]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.outages", description=__doc__)
+    parser.add_argument("--servers", default="mariadb,mysql", help="kinds (default: %(default)s)")
+    parser.add_argument("--layouts", default="replace,counter", help="(default: %(default)s)")
+    parser.add_argument("--parts", default="threads,tasks,all-down", help="(default: %(default)s)")
+    options = parser.parse_args()
+    kinds, layouts = options.servers.split(","), options.layouts.split(",")
+    print(harness.machine())
+    with closing(Fleet(kinds)) as fleet:
+        for kind in kinds:
+            try:
+                servers: list[Server] = [getattr(fleet, kind)(number) for number in range(2)]
+            except ServerMissing as missing:
+                print(f"\n{kind}: left out: {missing}")
+                continue
+            for server in servers:
+                server.create_database("bench_outages")
+            if "threads" in options.parts:
+                run(kind, servers, layouts)
+            if "tasks" in options.parts:
+                run_async(kind, servers, layouts)
+            if "all-down" in options.parts:
+                run_all_down(kind, servers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Opening a connection so that its caller can go on without it.
+
+No driver shows the socket of a connection that is not open yet, and a frozen server accepts one without
+a word. So it is opened beside the traffic, and waited for as an answer is; when it comes too late it is
+kept for another draw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.util import await_only
+
+from .beside import beside
+from .errors import TicketServerError
+
+if TYPE_CHECKING:
+    from .connections import Connection, Connections
+
+__all__ = ["Opening"]
+
+
+class Opening:
+    """A connection on its way, as a `Flight` boards it.
+
+    Args:
+        connections: where it is opened, and kept when nobody waits for it any more.
+        name: of the server.
+    """
+
+    #: Seconds that it is given at least, since it takes several round trips.
+    patience: Final = 0.05
+    can_be_cut: Final = True
+
+    def __init__(self, connections: Connections, name: str) -> None:
+        self._connections, self._name = connections, name
+        self._closings = connections.closings
+        self._in_a_task = connections.dialect.is_async
+        self._over = asyncio.Event() if self._in_a_task else threading.Event()
+        self._lock = threading.Lock()
+        self._wanted = True
+        self._connection: Connection | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether it is open, or has failed."""
+        return self._connection is not None or self._error is not None
+
+    def wait(self) -> Connection:
+        """The open connection.
+
+        Raises:
+            Exception: the driver's, when it cannot be opened.
+            TicketServerError: it was cut.
+        """
+        name = f"sqla_tickets connection to {self._name}"
+        if not beside(self._open, name, in_a_task=self._in_a_task):
+            return self._connections.open()
+        try:
+            if isinstance(self._over, asyncio.Event):
+                await_only(self._over.wait())
+            else:
+                self._over.wait()
+        except BaseException:  # a cancelled task, an interrupt
+            connection = self._take()
+            if connection is not None:
+                self._connections.keep(connection)
+            raise
+        connection = self._take()
+        if connection is not None:
+            return connection
+        raise self._error or TicketServerError(f"{self._name}: no connection in time")
+
+    def _take(self) -> Connection | None:
+        with self._lock:
+            self._wanted = False
+            connection, self._connection = self._connection, None
+            return connection
+
+    def cut(self) -> None:
+        """Let whoever waits go on without it."""
+        self._over.set()
+
+    def _open(self) -> None:
+        try:
+            connection = self._connections.open()
+        except Exception as error:  # noqa: BLE001  # it is raised where the connection is waited for
+            self._error = error
+        else:
+            with self._lock:
+                wanted = self._wanted
+                self._connection = connection if wanted else None
+            if not wanted:
+                self._connections.keep_late(connection, self._closings)
+        self._over.set()
