@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from .aio import pause
 from .errors import (
+    GivenUp,
     StaleConnection,
     TicketError,
     TicketsExhausted,
@@ -47,6 +48,8 @@ def draw(server: TicketServer, table: TicketTable, n: int, flight: Flight) -> li
             if blocks is not None:
                 return blocks
         raise server.failed(table.name, Fault.BUSY, None)
+    except GivenUp:
+        raise
     except TicketError:
         table.errors += 1
         raise

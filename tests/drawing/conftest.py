@@ -14,14 +14,18 @@ OpenPool = Callable[..., TicketPool]
 
 @pytest.fixture
 def open_pool() -> Iterator[OpenPool]:
-    """Make a pool as ``TicketPool`` does, closed after the test."""
+    """Make a pool as ``TicketPool`` does, closed after the test.
+
+    It does not hedge, unless a test asks for it: how many draws are sent, and to which server, must not
+    depend on how busy the machine is.
+    """
     pools: list[TicketPool] = []
 
     def make(
         servers: Sequence[str | URL | Engine | TicketServer],
         stride: int | None = None,
         *,
-        hedge: bool | None = None,
+        hedge: bool | None = False,
     ) -> TicketPool:
         pools.append(TicketPool(servers, stride=stride, hedge=hedge))
         return pools[-1]

@@ -100,7 +100,7 @@ class AsyncSite:
 
 async def serve(app: URL, *tickets: URL) -> AsyncIterator[AsyncSite]:
     engine = create_async_engine(app)
-    with TicketPool(list(tickets)).attached(Base.metadata) as pool:
+    with TicketPool(list(tickets), hedge=False).attached(Base.metadata) as pool:
         site = AsyncSite(engine, pool)
         try:
             await site.set_up()

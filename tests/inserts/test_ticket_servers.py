@@ -45,7 +45,7 @@ def site(
 ) -> Iterator[Site]:
     route, layout = request.param
     urls = [route.fresh_database(servers, tmp_path, n) for n in range(2)]
-    with TicketPool(urls) as pool, pool.attached(Base.metadata):
+    with TicketPool(urls, hedge=False) as pool, pool.attached(Base.metadata):
         yield Site(app, pool, Base.metadata, layout)
         assert {status.layout for status in pool.status()} == {layout}
 
