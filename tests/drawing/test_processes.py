@@ -15,7 +15,8 @@ from typing import Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import Connection as SQLAlchemyConnection
 
 from sqla_tickets import TicketError, TicketPool, TicketSequence
 from tests.drawing.conftest import OpenPool
@@ -152,6 +153,76 @@ def test_a_fork_while_every_lock_is_held(pool: TicketPool) -> None:
         answer = in_fork(lambda: json.dumps([pool.next_ids(PHOTOS, 8) for _ in range(4)]))
     assert answer.startswith("["), answer
     assert_unique(ids + [ticket for drawn in json.loads(answer) for ticket in drawn])
+
+
+@contextmanager
+def first_connection_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The application makes an engine's first connection, and it takes long."""
+    begun, done = threading.Event(), threading.Event()
+    learn = engine.dialect.initialize
+
+    def learn_late(connection: SQLAlchemyConnection) -> None:
+        begun.set()
+        assert done.wait(60)
+        learn(connection)
+
+    def connect() -> None:
+        engine.connect().close()
+
+    monkeypatch.setattr(engine.dialect, "initialize", learn_late)
+    connecting = threading.Thread(target=connect)
+    connecting.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(engine.dialect, "initialize", learn)
+    yield
+    done.set()
+    connecting.join()
+
+
+UNKNOWN_SERVER = pytest.mark.xfail(
+    reason="SQLAlchemy learns once, from one connection, that a server is MariaDB"
+)
+
+
+@UNKNOWN_SERVER
+@pytest.mark.ticket_servers("mariadb")
+def test_an_engine_whose_first_connection_is_just_being_made(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_pool(ticket_urls).create_table("photos")
+    engines = [create_engine(url) for url in ticket_urls]
+    pool = open_pool(engines)
+    with first_connection_of(engines[0], monkeypatch):
+        ids = [pool.next_id("photos") for _ in range(4)]
+    ids += [pool.next_id("photos") for _ in range(4)]
+    for engine in engines:
+        engine.dispose()
+    assert_unique(ids)
+    assert residues(ids) == {0, 1}
+    assert {record.breaker for record in pool.status()} == {"closed"}
+
+
+@UNKNOWN_SERVER
+@pytest.mark.ticket_servers("mariadb")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_while_an_engine_s_first_connection_is_being_made(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_pool(ticket_urls).create_table("photos")
+    engines = [create_engine(url) for url in ticket_urls]
+    pool = open_pool(engines)
+
+    def draw() -> str:
+        ids = [pool.next_id("photos") for _ in range(4)]
+        assert {record.breaker for record in pool.status()} == {"closed"}
+        return json.dumps(ids)
+
+    with first_connection_of(engines[0], monkeypatch):
+        answer = in_fork(draw)
+    for engine in engines:
+        engine.dispose()
+    assert answer.startswith("["), answer
+    assert residues(json.loads(answer)) == {0, 1}
 
 
 @pytest.mark.parametrize("driver", ["pymysql", "mysqldb", "mysqlconnector"])
