@@ -123,7 +123,8 @@ def bury(
         if place.dialect.name in ("mysql", "mariadb"):
             return _bury_by_alter(cursor, place, name, state, to)
         high = tables.last_ticket(cursor, place, name, state.layout)
-        grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout)
+        bits = state.note.bits if state.note else 64
+        grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits)
         _write_on(cursor, place, name, grave)
         return grave
 

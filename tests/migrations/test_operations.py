@@ -113,6 +113,28 @@ def test_convert_to_what_a_server_cannot_have(default: TicketPool) -> None:
     default.next_id("photos")
 
 
+def test_a_table_of_32_bits_stays_one(default: TicketPool, media: TicketPool) -> None:
+    """Until its numbers come near the end of 32 bits: then it is let through."""
+
+    def bits(pool: TicketPool, name: str) -> set[int]:
+        return {s.note.bits for s in states(pool, name) if isinstance(s, Live) and s.note}
+
+    with operations(default, media):
+        op.create_ticket_table("photos", bits=32)
+        if default.servers[0].engine.dialect.name in ("mysql", "mariadb"):
+            op.convert_ticket_table("photos", layout="counter")
+            assert bits(default, "photos") == {32}
+        op.rename_ticket_table("photos", "pictures")
+        assert bits(default, "pictures") == {32}
+        op.move_ticket_table("pictures", to="media")
+        assert bits(media, "pictures") == {32}
+        assert all(2**30 < (s.capacity_left or 0) < 2**31 for s in media.status())
+        op.raise_ticket_table("pictures", above=2**32 - 100, pool="media")
+        op.move_ticket_table("pictures", to="default", pool="media")
+    assert bits(default, "pictures") == {64}
+    assert default.next_ids("pictures", 100)[-1] > 2**32
+
+
 @pytest.mark.ticket_servers("mariadb", "mysql")
 def test_flickrs_own_table_is_converted_moved_and_renamed(
     default: TicketPool, media: TicketPool, ticket_urls: list[URL]
