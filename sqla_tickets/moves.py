@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from . import tombstones
+from .engines import place_of
 from .errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
 from .note import LayoutName, Tombstone, TombstoneKind
 from .statements import CreateTicketTable, default_layout, largest_ticket, seed
@@ -322,7 +323,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> None:
             f"{name!r} cannot move from the pool {source.name!r} with a stride of {source.stride} to"
             f" {target.name!r} with {target.stride}: give both the same stride"
         )
-    places = [{_address(server) for server in pool.servers} for pool in (source, target)]
+    places = [{place_of(server.engine) for server in pool.servers} for pool in (source, target)]
     if source is target or source.name == target.name or places[0] & places[1]:
         raise TicketArgumentError(
             f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: they share"
@@ -414,10 +415,3 @@ def _layout_for(site: _Site, closed: list[Tombstone]) -> LayoutName | None:
     own = default_layout(site.server.engine.dialect.name)
     had = closed[0].layout
     return None if had is None or (had == "replace" and own != "replace") else had
-
-
-def _address(server: TicketServer) -> object:
-    url = server.engine.url
-    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        return server.engine
-    return url.get_backend_name(), url.host, url.port, url.database

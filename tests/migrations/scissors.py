@@ -1,8 +1,9 @@
-"""Connections to real servers that are killed at the k-th statement."""
+"""Connections to real servers at whose k-th change something happens: they are killed, mostly."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,35 +18,42 @@ if TYPE_CHECKING:
 else:
     _MySQL = MySQLConnection
 
-When = Literal["before", "after"]
+Loss = Literal["connection", "process", "answer"]
 
 
-class Scissors:
-    """Counts the statements of all its engines, and kills the connection of one of them.
+#: Statements that leave nothing behind when their connection is gone.
+_PASSING = re.compile(r"SELECT|SHOW|PRAGMA|(UN)?LOCK|BEGIN|ROLLBACK|SET (?!STATEMENT)", re.I)
 
-    Args:
-        at: which statement, counted from 1; 0 for none.
-        when: before it is sent, or after it was carried out and before the answer is read.
+
+class Wire:
+    """Counts the statements of all its engines that change what is on a server.
+
+    Of a transaction only its end does; and the statements between two changes are alike to a server
+    whose client is killed at one of them.
     """
 
-    def __init__(self, at: int = 0, when: When = "before") -> None:
-        self._at, self._when = at, when
-        self.count = 0
+    def __init__(self) -> None:
+        self.changes = 0
+        self._in_transaction = False
         self._opened: list[Any] = []
 
-    def run(self, statement: Callable[[], Any], kill: Callable[[], None]) -> Any:
-        """Send a statement, unless the connection is to be killed before it is sent."""
-        self.count += 1
-        if self.count == self._at and self._when == "before":
-            kill()
-        result = statement()
-        if self.count == self._at and self._when == "after":
-            kill()
-            return statement()  # of a connection that is gone, like the answer
-        return result
+    def run(self, text: str | bytes, send: Callable[[], Any], kill: Callable[[], None]) -> Any:
+        """Send a statement; `kill` ends its connection on the server."""
+        said = text.decode() if isinstance(text, bytes) else text
+        self._in_transaction |= said.startswith("BEGIN")
+        if said.startswith(("COMMIT", "ROLLBACK")):
+            self._in_transaction = False
+        if self._in_transaction or _PASSING.match(said):
+            return send()
+        self.changes += 1
+        return self.change(send, kill)
+
+    def change(self, send: Callable[[], Any], kill: Callable[[], None]) -> Any:
+        """Send a statement that changes something; the class of a test does more."""
+        return send()
 
     def engine(self, url: URL) -> Engine:
-        """An engine whose connections are cut by these scissors."""
+        """An engine whose connections are on this wire."""
         creator = {
             "mysql": self._mysql,
             "postgresql": self._postgresql,
@@ -72,11 +80,12 @@ class Scissors:
                 user=url.username,
                 password=url.password or "",
                 database=url.database,
+                ssl_disabled=True,  # to load the certificates takes ten times as long as the rest
             )
 
-        scissors = self
+        wire = self
 
-        class Cut(_MySQL):
+        class Wired(_MySQL):
             def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
                 def kill() -> None:
                     thread = self.thread_id()  # type: ignore[no-untyped-call]  # the stubs lack it
@@ -84,15 +93,15 @@ class Scissors:
                         cursor.execute(f"KILL CONNECTION {thread}")
 
                 sent = super().query
-                return int(scissors.run(lambda: sent(sql, unbuffered), kill))
+                return int(wire.run(sql, lambda: sent(sql, unbuffered), kill))
 
-        return connect(Cut)
+        return connect(Wired)
 
     def _postgresql(self, url: URL) -> object:
         conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        scissors = self
+        wire = self
 
-        class Cut(psycopg.Cursor[Any]):
+        class Wired(psycopg.Cursor[Any]):
             def execute(self, *args: Any, **kw: Any) -> Any:
                 def kill() -> None:
                     with psycopg.connect(conninfo, autocommit=True) as other:
@@ -100,20 +109,41 @@ class Scissors:
                         other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
                 sent = super().execute
-                return scissors.run(lambda: sent(*args, **kw), kill)
+                return wire.run(args[0], lambda: sent(*args, **kw), kill)
 
-        return psycopg.connect(conninfo, cursor_factory=Cut)
+        return psycopg.connect(conninfo, cursor_factory=Wired)
 
     def _sqlite(self, url: URL) -> object:
-        scissors = self
+        wire = self
 
-        class Cut(sqlite3.Cursor):
+        class Wired(sqlite3.Cursor):
             def execute(self, *args: Any) -> Any:
                 sent = super().execute
-                return scissors.run(lambda: sent(*args), self.connection.close)
+                return wire.run(args[0], lambda: sent(*args), self.connection.close)
 
         class Connection(sqlite3.Connection):
-            def cursor(self, factory: Any = Cut) -> Any:
+            def cursor(self, factory: Any = Wired) -> Any:
                 return super().cursor(factory)
 
         return sqlite3.connect(url.database or "", factory=Connection)
+
+
+class Scissors(Wire):
+    """Cuts the wire at one change.
+
+    Args:
+        at: which one, counted from 1.
+        lost: the connection, before the change is sent; with it all others, as when the process
+            dies; or the answer only, after the change was carried out.
+    """
+
+    def __init__(self, at: int, lost: Loss = "process") -> None:
+        super().__init__()
+        self._at, self._lost = at, lost
+
+    def change(self, send: Callable[[], Any], kill: Callable[[], None]) -> Any:
+        if self.changes == self._at and self._lost == "answer":
+            send()
+        if self.changes == self._at or (self.changes > self._at and self._lost == "process"):
+            kill()
+        return send()
