@@ -22,7 +22,9 @@ Loss = Literal["connection", "process", "answer"]
 
 
 #: Statements that leave nothing behind when their connection is gone.
-_PASSING = re.compile(r"SELECT|SHOW|PRAGMA|(UN)?LOCK|BEGIN|ROLLBACK|SET (?!STATEMENT)", re.I)
+_PASSING = re.compile(
+    r"SELECT|SHOW|PRAGMA|(UN)?LOCK|BEGIN|ROLLBACK|SET (?!STATEMENT)", re.IGNORECASE
+)
 
 
 class Wire:
