@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
-__all__ = ["in_event_loop", "off_the_loop", "pause", "within"]
+__all__ = ["current_loop", "in_event_loop", "off_the_loop", "pause", "within"]
 
 #: How many draws of an event loop wait for synchronous drivers at the same time.
 THREADS: Final = 32
@@ -32,6 +32,11 @@ def in_event_loop() -> bool:
         return bool(in_greenlet())
     except (ImportError, ValueError):  # greenlet is not installed: SQLAlchemy 2.1, 2.0
         return False
+
+
+def current_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop inside whose greenlet this code runs, if it does."""
+    return asyncio.get_running_loop() if in_event_loop() else None
 
 
 def off_the_loop(work: Callable[[], T]) -> T:

@@ -34,6 +34,8 @@ def in_turn(
             not asked at all is added.
     """
     first = turn % len(servers)
+    if servers[first].is_idle(name):
+        yield servers[first]
     ring = [*servers[first:], *servers[:first]]
     for server in ring:
         if server.breaker.is_due:

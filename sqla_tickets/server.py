@@ -19,7 +19,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from . import tables
-from .aio import in_event_loop, off_the_loop, pause, within
+from .aio import current_loop, in_event_loop, off_the_loop, pause, within
 from .connections import Connection, Connections
 from .drawing import ATTEMPTS, draw
 from .engines import LOCK_WAIT, engine_for, place_of
@@ -130,6 +130,12 @@ class TicketServer:
         table = self.table(name).breaker  # what is wrong with a table is told at once: just try
         return self.breaker.is_closed and (table.is_closed or table.is_due)
 
+    def is_idle(self, name: str) -> bool:
+        """Whether it is well and has nothing to do, so that no other server can be better."""
+        if self.flights or self.breaker.reason is not None or self.probing.locked():
+            return False
+        return self.table(name).breaker.reason is None
+
     def is_suspect(self, name: str) -> bool:
         """Whether somebody waits for a sign of life from the server or from the sequence's table."""
         if self.probing.locked():
@@ -161,7 +167,9 @@ class TicketServer:
             TicketError: why this server gave none. Its breaker, or the table's, has been told.
         """
         table = self.table(name)
-        flight = flight or Flight(self, table, n)
+        flight = flight or Flight(self, table, n, loop=current_loop())
+        if flight.loop is None and not self.engine.dialect.is_async:
+            return draw(self, table, n, flight)
         if self.engine.dialect.driver not in NEVER_TIMES_OUT or not in_event_loop():
             return self._off_the_loop(lambda: draw(self, table, n, flight))
         try:

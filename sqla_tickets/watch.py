@@ -13,7 +13,6 @@ for a sign of life.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -22,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .aio import in_event_loop
+from .aio import current_loop
 from .beside import beside
 from .choice import least_busy
 from .engines import LOCK_WAIT
@@ -96,8 +95,7 @@ class Watch:
         is_patient: bool = False,
     ) -> Flight:
         """A draw is about to be sent to a server: watch it."""
-        loop = asyncio.get_running_loop() if in_event_loop() else None
-        table = server.table(name)
+        table, loop = server.table(name), current_loop()
         flight = Flight(server, table, n, loop=loop, is_hedge=is_hedge, is_patient=is_patient)
         server.flights.add(flight)
         if not self._awake.is_set():
