@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from .errors import TicketArgumentError
+from .tls import LightPyMySQL
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -66,6 +67,8 @@ def _create(url: URL) -> Engine:
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  # needs greenlet
 
         return create_async_engine(url, poolclass=pool, connect_args=arguments).sync_engine
+    if url.get_driver_name() == "pymysql":
+        return create_engine(url, poolclass=pool, module=LightPyMySQL())
     return create_engine(url, poolclass=pool, connect_args=arguments)
 
 
