@@ -227,12 +227,18 @@ def _open_alone(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -
 def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> None:
     """See that no ticket from now on is ``above`` or below; a number is never lowered.
 
+    A table that has lost its row is given one.
+
     Raises:
         TicketTableError: there is no table that can be drawn from.
     """
     layout, _ = tables.find(cursor, place, name)
     number = seed(above + 1, place.stride, place.offset)
-    if tables.last_ticket(cursor, place, name, layout) >= number:
+    stands = tables.number(cursor, place, name, layout)
+    if stands is None:
+        _send(cursor, place, SeedTicketTable(name, layout, number))
+        return
+    if stands >= number:
         return
     if layout == "counter":
         _send(cursor, place, RaiseCounter(name, number))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,6 +162,7 @@ class Report:
             servers before, and to newcomers.
         said: critical log messages without their numbers, and how often each came.
         hung: processes that did not come to their end.
+        slow: the slowest draws: how many seconds, when they began, whose, and what happened meanwhile.
         slowest: the longest draw during each kind of event, in seconds.
         torn: lines that a killed client had not written to the end.
     """
@@ -174,6 +175,7 @@ class Report:
     repeats: Counter[tuple[str, bool]] = field(default_factory=Counter)
     said: Counter[str] = field(default_factory=Counter)
     hung: list[str] = field(default_factory=list)
+    slow: list[tuple[float, float, str, str]] = field(default_factory=list)
     slowest: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     torn: int = 0
 
@@ -240,8 +242,7 @@ class _Checker:
         elif isinstance(record, Torn):
             report.torn += 1
         if isinstance(record, (Acknowledged, Failed)) and record.at - record.began > SLOW:
-            for name in self._blamed(record.began, record.at):
-                report.slowest[name] = max(report.slowest[name], record.at - record.began)
+            self._blame(record.at - record.began, record)
 
     def _enter(self, record: Acknowledged) -> None:
         report = self.report
@@ -276,5 +277,13 @@ class _Checker:
         hurt = {e.server for e in self._events if e.overlaps(record.began, record.at)}
         return any(server not in hurt for server in self._servers)
 
-    def _blamed(self, began: float, ended: float) -> Iterable[str]:
-        return {e.name for e in self._events if e.overlaps(began, ended)} or {"nothing"}
+    def _blame(self, seconds: float, record: Acknowledged | Failed) -> None:
+        """Lay a slow draw at the door of all that happened meanwhile."""
+        slowest = self.report.slowest
+        meanwhile = [e for e in self._events if e.server and e.overlaps(record.began, record.at)]
+        for name in {e.name for e in meanwhile} or {"nothing"}:
+            slowest[name] = max(slowest[name], seconds)
+        what = f"{record.sequence}, during {', '.join(map(str, meanwhile)) or 'nothing'}"
+        self.report.slow.append((seconds, record.began, record.worker, what))
+        self.report.slow.sort(reverse=True)
+        del self.report.slow[10:]

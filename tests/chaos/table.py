@@ -44,6 +44,8 @@ def _details(report: Report, began: float) -> Iterator[str]:
         yield f":range of {name} [{first} {last}]"
     for name, seconds in sorted(report.slowest.items(), key=lambda item: -item[1]):
         yield f"slowest draw during {name}: {seconds:.3f} s"
+    for seconds, at, worker, what in report.slow:
+        yield f"slow draw: {seconds:.3f} s from {at - began:.2f} s on, {worker}: {what}"
     for text, count in report.said.most_common(10):
         yield f"said {count} times: {text}"
     for (event, newcomer), n in sorted(report.repeats.items()):
@@ -55,6 +57,6 @@ def _details(report: Report, began: float) -> Iterator[str]:
         tickets = ", ".join(map(str, {again.tickets[0]: 0, again.tickets[-1]: 0}))
         yield f"duplicate, {announced}: {again.at - began:.2f} s {who}: {again.sequence} {tickets}"
     for at, text in report.failures:
-        yield f"needless failure: {at - began:.2f} s {text}"
+        yield f"needless failure: {at - began:.2f} s {text[:400]}"
     if report.torn:
         yield f"lines that a killed client did not finish: {report.torn}"

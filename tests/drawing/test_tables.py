@@ -121,6 +121,25 @@ def test_a_table_missing_on_one_server_is_made_there(
     assert_unique(ids)
 
 
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_raising_a_sequence_gives_an_emptied_table_its_row(
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: LayoutName, place: int
+) -> None:
+    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
+        pytest.skip("a layout of MySQL's and MariaDB's")
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout=layout)
+    ids = pool.next_ids("photos", 20) + pool.next_ids("photos", 20)
+    run(ticket_urls[place], "DELETE FROM photos")
+    pool.raise_above("photos", 1000)
+    with open_pool(ticket_urls) as fresh:
+        later = [fresh.next_id("photos") for _ in range(4)]
+    assert residues(later) == {0, 1}
+    assert min(later) > 1000
+    assert_unique(ids + later)
+
+
 def create_and_draw(urls: list[str], layout: LayoutName | None) -> list[int]:
     with TicketPool(urls) as pool:
         pool.create_table("photos", layout=layout)
