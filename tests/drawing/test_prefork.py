@@ -39,10 +39,13 @@ with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(3, mp_context=context
     drawing = [where.submit(application.draw) for _ in range(8) for where in (threads, processes)]
     print(json.dumps([drawn.result() for drawn in drawing]))
 """
-# As a program written in C does that has Python inside: nobody tells Python of the fork.
+# As a program written in C does that has Python inside: nobody tells Python of the fork. Python's own
+# lock does not survive that while another thread waits for it, so the pool's threads must be asleep.
 FORKED_BY_C = """
-import ctypes, json, os
+import ctypes, json, os, time
+from sqla_tickets.watch import DOZE
 from tests.drawing import application
+time.sleep(3 * DOZE)
 child = ctypes.PyDLL(None).fork()
 print(json.dumps([application.draw()]), flush=True)
 if child == 0:

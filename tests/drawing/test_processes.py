@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from typing import Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+import psutil
 import pytest
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy import Connection as SQLAlchemyConnection
 
-from sqla_tickets import TicketError, TicketPool, TicketSequence
+from sqla_tickets import NoTicketServer, TicketError, TicketPool, TicketSequence
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import assert_unique, in_fork, in_processes, residues
-from tests.servers import Borrower
+from tests.servers import Borrower, PostgreSQL
 
 THREADS = 16
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
@@ -153,6 +154,32 @@ def test_a_fork_while_every_lock_is_held(pool: TicketPool) -> None:
         answer = in_fork(lambda: json.dumps([pool.next_ids(PHOTOS, 8) for _ in range(4)]))
     assert answer.startswith("["), answer
     assert_unique(ids + [ticket for drawn in json.loads(answer) for ticket in drawn])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_draws_of_a_fork_are_watched(
+    servers: Borrower, postgres: PostgreSQL, open_pool: OpenPool
+) -> None:
+    """Only the watch can end a wait of libpq's, and its thread is the parent's."""
+    pool = open_pool([servers.fresh_database(postgres)])
+    pool.create_table("photos")
+    pool.next_id("photos")
+
+    server = psutil.Process(postgres.pid)
+
+    def draw() -> str:
+        pool.next_id("photos")
+        for process in [server, *server.children(recursive=True)]:
+            process.suspend()
+        try:
+            return str(pool.next_id("photos"))
+        except NoTicketServer:
+            return "given up"
+
+    try:
+        assert in_fork(draw) == "given up"
+    finally:
+        postgres.thaw()
 
 
 @contextmanager
