@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import docker
 from docker.errors import DockerException, ImageNotFound
+from docker.types import Mount
 from testcontainers.community.mysql import MySqlContainer
 
 from tests.servers.base import PASSWORD, USER, ServerMissing, wait_until
@@ -19,6 +21,7 @@ from tests.servers.mysqllike import MySQLLike
 from tests.servers.ports import free_port
 
 IMAGE_VARIABLE = "TICKETS_MYSQL_IMAGE"
+_DATA = "/var/lib/mysql"
 _REMOVE = (
     "import sys, docker\ndocker.from_env().containers.get(sys.argv[1]).remove(force=True, v=True)"
 )
@@ -41,6 +44,8 @@ class MySQL(MySQLLike):
             )
             # Docker would choose another port after each restart.
             .with_bind_ports(3306, free_port())
+            # Not every image has one for its data, which another container can copy.
+            .with_kwargs(mounts=[Mount(_DATA, None)])
             .with_command(["--skip-log-bin", "--innodb-buffer-pool-size=32M", *options])
         )
 
@@ -82,25 +87,25 @@ class MySQL(MySQLLike):
         self._container.get_wrapped_container().unpause()
 
     def copy_data(self) -> None:
-        self._beside_the_data("rm -rf /copy/* && cp -a /var/lib/mysql/. /copy/")
+        self._beside_the_data(f"rm -rf /copy/* && cp -a {_DATA}/. /copy/")
 
     def restore_data(self) -> None:
-        self._beside_the_data("rm -rf /var/lib/mysql/* && cp -a /copy/. /var/lib/mysql/")
+        self._beside_the_data(f"rm -rf {_DATA}/* && cp -a /copy/. {_DATA}/")
 
     def _beside_the_data(self, script: str) -> None:
         """Run a script in another container that has this one's volumes, and a folder for a copy."""
         if self._copy is None:
             self._copy = Folder(self._guardian)
-        name = self._container.get_container_id()
-        docker.from_env().containers.run(
-            require_image(),
-            ["-c", script],
-            entrypoint="sh",
-            user="root",
-            volumes_from=[name],
-            volumes={str(self._copy.path): {"bind": "/copy", "mode": "rw"}},
-            remove=True,
-        )
+        with contextlib.closing(docker.from_env()) as client:
+            client.containers.run(
+                require_image(),
+                ["-c", script],
+                entrypoint="sh",
+                user="root",
+                volumes_from=[self._container.get_container_id()],
+                volumes={str(self._copy.path): {"bind": "/copy", "mode": "rw"}},
+                remove=True,
+            )
 
     def close(self) -> None:
         if self._copy is not None:
