@@ -16,9 +16,9 @@ from pathlib import Path
 from tests.chaos.journal import (
     Acknowledged,
     Attempted,
+    Complaint,
     Failed,
     Gap,
-    Hung,
     Said,
     Started,
     Torn,
@@ -130,6 +130,7 @@ class Counters:
         errors: draws that raised, by the class of the error.
         needless: draws that raised while one server served.
         longest: how many seconds the longest draw took.
+        longest_failure: how many of those that raised.
         longest_gap: how many seconds an event loop stood still.
     """
 
@@ -140,6 +141,7 @@ class Counters:
     errors: Counter[str] = field(default_factory=Counter)
     needless: int = 0
     longest: float = 0.0
+    longest_failure: float = 0.0
     longest_gap: float = 0.0
 
     @property
@@ -161,7 +163,7 @@ class Report:
         repeats: how many tickets came twice after each kind of event, to processes that had met the
             servers before, and to newcomers.
         said: critical log messages without their numbers, and how often each came.
-        hung: processes that did not come to their end.
+        complaints: of processes that did not come to their end, or left something behind.
         slow: the slowest draws: how many seconds, when they began, whose, and what happened meanwhile.
         slowest: the longest draw during each kind of event, in seconds.
         torn: lines that a killed client had not written to the end.
@@ -174,7 +176,7 @@ class Report:
     failures: list[tuple[float, str]] = field(default_factory=list)
     repeats: Counter[tuple[str, bool]] = field(default_factory=Counter)
     said: Counter[str] = field(default_factory=Counter)
-    hung: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
     slow: list[tuple[float, float, str, str]] = field(default_factory=list)
     slowest: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     torn: int = 0
@@ -219,6 +221,7 @@ class _Checker:
         elif isinstance(record, Failed):
             counters.errors[record.error] += 1
             counters.longest = max(counters.longest, record.at - record.began)
+            counters.longest_failure = max(counters.longest_failure, record.at - record.began)
             counters.needless += self._served(record)
         elif isinstance(record, Gap):
             counters.longest_gap = max(counters.longest_gap, record.seconds)
@@ -237,8 +240,8 @@ class _Checker:
             del self._said[:-1000]
         elif isinstance(record, Started):
             self._births[record.pid] = record.at
-        elif isinstance(record, Hung):
-            report.hung.append(f"{record.worker}: {record.message}")
+        elif isinstance(record, Complaint):
+            report.complaints.append(f"{record.worker}: {record.message}")
         elif isinstance(record, Torn):
             report.torn += 1
         if isinstance(record, (Acknowledged, Failed)) and record.at - record.began > SLOW:
@@ -249,7 +252,7 @@ class _Checker:
         for block in record.blocks:
             for again in self.ledgers[record.sequence].add(block):
                 event = self._last_event(record.at)
-                newcomer = self._births.get(record.pid, 0.0) >= event.began
+                newcomer = self._births.get(record.pid, 0.0) >= event.began > 0
                 announced = self._announced(record, event)
                 report.repeats[event.name, newcomer] += len(again)
                 for counters in (report.all, report.workloads[record.worker.rpartition("-")[0]]):

@@ -18,9 +18,9 @@ from pathlib import Path
 __all__ = [
     "Acknowledged",
     "Attempted",
+    "Complaint",
     "Failed",
     "Gap",
-    "Hung",
     "Journal",
     "Record",
     "Said",
@@ -94,8 +94,8 @@ class Started(Record):
 
 
 @dataclass(frozen=True)
-class Hung(Record):
-    """A process did not come to its end, and was killed."""
+class Complaint(Record):
+    """A process did not come to its end and was killed, or it has left something behind."""
 
     message: str
 
@@ -146,8 +146,8 @@ class Journal:
         """This process begins."""
         self._write("*", str(os.getpid()))
 
-    def hang(self, message: str) -> None:
-        """A child of this process did not end."""
+    def complain(self, message: str) -> None:
+        """A child of this process did not end, or something is left of the pool."""
         self._write("x", _one_line(message))
 
     def gap(self, seconds: float) -> None:
@@ -222,7 +222,7 @@ def _record(worker: str, kind: str, at: float, text: str) -> Record:
         return Gap(worker, at, float(text))
     if kind == "*":
         return Started(worker, at, int(text))
-    return Said(worker, at, text) if kind == "!" else Hung(worker, at, text)
+    return Said(worker, at, text) if kind == "!" else Complaint(worker, at, text)
 
 
 def _range(text: str) -> range:

@@ -22,13 +22,12 @@ from tests.chaos.site import DATABASE, Site, Target
 from tests.drawing.tools import kill_connections, setting
 from tests.servers import PASSWORD, USER, MariaDB, MySQLLike
 
-__all__ = ["MISTAKES", "OUTAGES", "Mistake", "Outage", "cannot", "name_of"]
+__all__ = ["MISTAKES", "OUTAGES", "Nemesis", "all_killed", "cannot", "name_of"]
 
-Outage = Callable[[Target, random.Random], AbstractContextManager[None]]
-Mistake = Callable[[Site, Target, random.Random], AbstractContextManager[None]]
+Nemesis = Callable[[Site, Target, random.Random], AbstractContextManager[None]]
 
 
-def name_of(nemesis: Outage | Mistake) -> str:
+def name_of(nemesis: Nemesis) -> str:
     """What the report calls it."""
     return getattr(nemesis, "__name__", "?").replace("_", " ")
 
@@ -37,7 +36,7 @@ def name_of(nemesis: Outage | Mistake) -> str:
 
 
 @contextmanager
-def killed(target: Target, chooser: random.Random) -> Iterator[None]:
+def killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """SIGKILL, as in a power cut."""
     target.server.kill()
     yield
@@ -45,7 +44,17 @@ def killed(target: Target, chooser: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def stopped(target: Target, chooser: random.Random) -> Iterator[None]:
+def all_killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+    """No server is left: draws fail, at once, until one is back."""
+    for each in site.targets:
+        each.server.kill()
+    yield
+    for each in site.targets:
+        each.server.start()
+
+
+@contextmanager
+def stopped(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """A clean shut-down."""
     target.server.stop()
     yield
@@ -53,7 +62,7 @@ def stopped(target: Target, chooser: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def frozen(target: Target, chooser: random.Random) -> Iterator[None]:
+def frozen(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """SIGSTOP: connections stay open, new ones are accepted, and nothing answers."""
     target.server.freeze()
     yield
@@ -64,34 +73,34 @@ def frozen(target: Target, chooser: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def slow_line(target: Target, chooser: random.Random) -> Iterator[None]:
+def slow_line(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     with _misbehaving(target, Fault("delay", chooser.choice((0.03, 0.3, 3.0)))):
         yield
 
 
 @contextmanager
-def silent_line(target: Target, chooser: random.Random) -> Iterator[None]:
+def silent_line(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """Everything is dropped, as by a firewall."""
     with _misbehaving(target, Fault("drop")):
         yield
 
 
 @contextmanager
-def cut_mid_reply(target: Target, chooser: random.Random) -> Iterator[None]:
+def cut_mid_reply(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """Each connection ends in the middle of its next reply: the ticket was issued, and is lost."""
     with _misbehaving(target, Fault("cut")):
         yield
 
 
 @contextmanager
-def half_a_packet(target: Target, chooser: random.Random) -> Iterator[None]:
+def half_a_packet(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """The first half of the next reply, and then silence."""
     with _misbehaving(target, Fault("half")):
         yield
 
 
 @contextmanager
-def refused(target: Target, chooser: random.Random) -> Iterator[None]:
+def refused(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """Connections are reset, and new ones refused."""
     with _misbehaving(target, Fault("refuse")):
         yield
@@ -110,14 +119,14 @@ def _misbehaving(target: Target, fault: Fault) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(target: Target, chooser: random.Random) -> Iterator[None]:
+def read_only(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """The server was demoted."""
     with setting(target.server, read_only=1):
         yield
 
 
 @contextmanager
-def other_increments(target: Target, chooser: random.Random) -> Iterator[None]:
+def other_increments(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """A cluster, or a lost ``my.cnf``, has changed what new connections number by."""
     increment = chooser.choice((1, 3, 7, 10))
     offset = chooser.randint(1, increment)
@@ -128,14 +137,14 @@ def other_increments(target: Target, chooser: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def tables_flushed(target: Target, chooser: random.Random) -> Iterator[None]:
+def tables_flushed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     target.execute("FLUSH TABLES")
     yield
     target.execute("FLUSH TABLES")
 
 
 @contextmanager
-def table_locked(target: Target, chooser: random.Random) -> Iterator[None]:
+def table_locked(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """A backup holds the ticket tables."""
     with target.server.administrator() as cursor:
         tables = ", ".join(f"{DATABASE}.{sequence} WRITE" for sequence in target.sequences)
@@ -144,14 +153,14 @@ def table_locked(target: Target, chooser: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def connections_killed(target: Target, chooser: random.Random) -> Iterator[None]:
+def connections_killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     kill_connections(target.server, target.url)
     yield
     kill_connections(target.server, target.url)
 
 
 @contextmanager
-def max_connections_reached(target: Target, chooser: random.Random) -> Iterator[None]:
+def max_connections_reached(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """Clients that are connected are cut off, and those who come first take all places."""
     with target.server.administrator() as cursor, ExitStack() as held:
         cursor.execute("SELECT @@GLOBAL.max_connections")
@@ -171,7 +180,7 @@ def max_connections_reached(target: Target, chooser: random.Random) -> Iterator[
 
 
 @contextmanager
-def disk_full(target: Target, chooser: random.Random) -> Iterator[None]:
+def disk_full(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """The data is moved to a small file system, which is then filled to the last byte."""
     server = target.server
     assert isinstance(server, MariaDB)
@@ -210,8 +219,9 @@ def _command(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
-OUTAGES: tuple[Outage, ...] = (
+OUTAGES: tuple[Nemesis, ...] = (
     killed,
+    all_killed,
     stopped,
     frozen,
     slow_line,
@@ -294,7 +304,7 @@ def both_urls_on_one_server(site: Site, target: Target, chooser: random.Random) 
     target.proxy.lead_to(target.server.port)
 
 
-MISTAKES: tuple[Mistake, ...] = (
+MISTAKES: tuple[Nemesis, ...] = (
     altered_lower,
     emptied_and_lowered,
     truncated,
@@ -307,7 +317,7 @@ def _is_counter(sequence: str) -> bool:
     return sequence.endswith("counter")
 
 
-def cannot(nemesis: Outage | Mistake, server: MySQLLike) -> str | None:
+def cannot(nemesis: Nemesis, server: MySQLLike) -> str | None:
     """Why this cannot be done to a server of this kind, on this machine."""
     if nemesis is not disk_full:
         return None

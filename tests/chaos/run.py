@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from tests.chaos.checker import Event, Report, check
-from tests.chaos.nemesis import MISTAKES, OUTAGES, Mistake, Outage, cannot, name_of
+from tests.chaos.nemesis import MISTAKES, OUTAGES, Nemesis, all_killed, cannot, name_of
 from tests.chaos.site import Site
 from tests.chaos.workers import Workers
 from tests.chaos.workloads import WORKLOADS, Plan
 
 __all__ = ["Act", "Settings", "mistakes", "outages"]
 
-T = TypeVar("T", Outage, Mistake)
-
+#: How many seconds after the return of all servers draws may still fail.
+RETURN = 1.0
 #: Drivers of the workers with sessions, one process each.
 ASYNC_DRIVERS = ("asyncmy", "aiomysql")
 
@@ -47,7 +46,7 @@ class Settings:
     only: frozenset[str] = frozenset()
     keep: bool = False
 
-    def allows(self, nemesis: Outage | Mistake) -> bool:
+    def allows(self, nemesis: Nemesis) -> bool:
         """Whether it may be done."""
         return not self.only or name_of(nemesis) in self.only
 
@@ -62,7 +61,7 @@ class Act:
         began: when, in seconds of the monotonic clock.
         report: the counters.
         events: what was done.
-        complaints: processes that hung or died.
+        complaints: of processes that hung or died, or left something behind.
         left_out: what cannot be done here, and why.
         starved: for which part of the time a proxy waited for a CPU: on a machine as busy as that,
             healthy servers do not answer in time.
@@ -101,14 +100,18 @@ def outages(site: Site, settings: Settings) -> Act:
         clients = threading.Thread(target=_hurt_clients, args=(workers, act))
         clients.start()
         chooser = random.Random(f"{settings.seed}/servers")
-        bag: list[Outage] = []
+        bag: list[Nemesis] = []
         while possible and _rest(act, chooser.uniform(0.2, 1.0)):
             bag = bag or chooser.sample(possible, len(possible))
             outage, target = bag.pop(), chooser.choice(site.targets)
             began = time.monotonic()
-            with outage(target, chooser):
+            with outage(site, target, chooser):
                 _rest(act, chooser.uniform(0.3, settings.longest))
-            act.events.append(Event(name_of(outage), target.number, began, time.monotonic()))
+            ended, hurt = time.monotonic(), [target]
+            if outage is all_killed:
+                ended, hurt = ended + RETURN, site.targets
+            name = name_of(outage)
+            act.events += [Event(name, each.number, began, ended) for each in hurt]
         clients.join()
     return act
 
@@ -119,7 +122,7 @@ def mistakes(site: Site, settings: Settings) -> Act:
     possible = _possible(MISTAKES, site, act)
     with _drawing(site, act) as workers:
         chooser = random.Random(f"{settings.seed}/servers")
-        bag: list[Mistake] = []
+        bag: list[Nemesis] = []
         while possible and _rest(act, chooser.uniform(1.5, 3.0)):
             bag = bag or chooser.sample(possible, len(possible))
             mistake, target = bag.pop(), chooser.choice(site.targets)
@@ -165,7 +168,7 @@ def _drawing(site: Site, act: Act) -> Iterator[Workers]:
     act.events.sort(key=lambda event: event.began)
     journals = [plan.journal for plan in plans if plan.journal.exists()]
     act.report = check(journals, act.events, len(site.targets))
-    act.complaints += workers.complaints + act.report.hung
+    act.complaints += workers.complaints + act.report.complaints
     if act.settings.keep or act.broken:
         act.folder = folder
     else:
@@ -193,9 +196,9 @@ def _plans(site: Site, act: Act, folder: Path) -> list[Plan]:
     ]
 
 
-def _possible(wanted: Sequence[T], site: Site, act: Act) -> list[T]:
+def _possible(wanted: Sequence[Nemesis], site: Site, act: Act) -> list[Nemesis]:
     """What of it can be done here; the rest is noted."""
-    possible: list[T] = []
+    possible: list[Nemesis] = []
     for nemesis in wanted:
         why_not = cannot(nemesis, site.targets[0].server)
         if why_not is not None:

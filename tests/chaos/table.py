@@ -34,7 +34,7 @@ def _counters(counters: Counters) -> Iterator[str]:
     )
     failed = ", ".join(f"{n} {error}" for error, n in counters.errors.most_common()) or "none"
     yield f"failed draws: {failed}; while a server served: {counters.needless}"
-    yield f"longest stall {counters.longest:.3f} s"
+    yield f"longest stall {counters.longest:.3f} s, until an error {counters.longest_failure:.3f} s"
     if counters.longest_gap:
         yield f"longest gap of an event loop {counters.longest_gap:.3f} s"
 

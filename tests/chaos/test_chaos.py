@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from sqla_tickets.note import LayoutName
 from tests.chaos.checker import Event, Ledger, check
 from tests.chaos.journal import Journal
-from tests.chaos.run import Settings, outages
+from tests.chaos.run import Act, Settings, mistakes, outages
 from tests.chaos.site import Site
 from tests.chaos.table import text_of
 from tests.drawing.tools import mysql_like
@@ -34,8 +35,26 @@ def test_outages(
     servers: Borrower, kind: str, layout: LayoutName, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site([mysql_like(servers, kind, n) for n in range(2)], [layout])
+    settings = Settings(SECONDS, random.randrange(2**32), pace=0.05, longest=1.0)
+    assert_harmless(site, outages, settings, capsys)
+
+
+@pytest.mark.soak
+def test_both_urls_on_one_server(servers: Borrower, capsys: pytest.CaptureFixture[str]) -> None:
+    site = Site([servers.mariadb(n) for n in range(2)], ["replace", "counter"])
+    only = frozenset({"both urls on one server"})
+    settings = Settings(SECONDS, random.randrange(2**32), pace=0.05, only=only)
+    assert_harmless(site, mistakes, settings, capsys)
+
+
+def assert_harmless(
+    site: Site,
+    play: Callable[[Site, Settings], Act],
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     try:
-        act = outages(site, Settings(SECONDS, random.randrange(2**32), pace=0.05, longest=1.0))
+        act = play(site, settings)
     finally:
         site.close()
     with capsys.disabled():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import random
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from sqlalchemy import BigInteger, Engine, create_engine, event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -38,6 +40,8 @@ TASKS = 8
 CHILDREN, DRAWS_OF_A_CHILD = 4, 5
 #: An event loop that stands still for longer is written down, in seconds.
 GAP = 0.05
+#: How many seconds the threads and connections of a closed pool may need to end.
+SECONDS_TO_LEAVE = 5.0
 #: How many seconds a forked child may take; one that hangs ends then, which the report tells.
 CHILD_SECONDS = 20
 #: How many seconds after its time a worker may still be there; draws and children end sooner.
@@ -220,6 +224,7 @@ def work(plan: Plan) -> None:
     trace = (plan.folder / f"{plan.name}.trace").open("a")
     faulthandler.register(signal.SIGALRM, trace, all_threads=True, chain=True)
     signal.alarm(round(plan.until - time.monotonic() + PATIENCE))
+    before = _held()
     with TicketPool(list(plan.urls)) as pool:
         pool.attach(Base.metadata)
         worker = Worker(plan, pool, journal)
@@ -227,6 +232,31 @@ def work(plan: Plan) -> None:
             asyncio.run(_in_tasks(worker))
         else:
             _in_threads(worker, _SYNCHRONOUS[plan.workload])
+        pool.detach(Base.metadata)
+    del pool, worker
+    _see_what_is_left(journal, before)
+
+
+def _held() -> set[str]:
+    """The threads and the connections of this process."""
+    sockets = psutil.Process().net_connections("tcp")
+    return {thread.name for thread in threading.enumerate()} | {
+        f"a connection to {socket.raddr}" for socket in sockets if socket.status == "ESTABLISHED"
+    }
+
+
+def _see_what_is_left(journal: Journal, before: set[str]) -> None:
+    """Of a pool that is closed and forgotten, nothing may remain for longer than its time-outs."""
+    end = time.monotonic() + SECONDS_TO_LEAVE
+    while True:
+        gc.collect()
+        left = _held() - before
+        if not left:
+            return
+        if time.monotonic() > end:
+            journal.complain(f"a closed pool has left behind: {', '.join(sorted(left))}")
+            return
+        time.sleep(0.05)
 
 
 def _in_threads(worker: Worker, draw: Work) -> None:
@@ -300,7 +330,7 @@ def _reap(worker: Worker, children: set[int]) -> None:
             children.remove(child)
             if status:
                 name = f"{worker.plan.name}.trace"
-                worker.journal.hang(f"a forked child hung for {CHILD_SECONDS} s: see {name}")
+                worker.journal.complain(f"a forked child hung for {CHILD_SECONDS} s: see {name}")
 
 
 def _time_of(file: Path) -> int:
