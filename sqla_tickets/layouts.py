@@ -28,7 +28,7 @@ from .statements import (
     UnlockTables,
 )
 
-__all__ = ["CounterLayout", "Layout", "ReplaceLayout", "layout_of"]
+__all__ = ["CounterLayout", "Layout", "ReplaceLayout", "counter_is_kept", "layout_of"]
 
 #: How many tickets are drawn one by one before the table's lock is tried again.
 FEW: Final = 50
@@ -66,7 +66,7 @@ class ReplaceLayout:
         self._lock = Compiled(LockTicketTable(table), dialect).text
         self._unlock = Compiled(UnlockTables(table), dialect).text
         self._packet = "; ".join((self._lock, self._one.text, self._last.text, self._unlock))
-        self._may_lock = _counter_follows_explicit_ids(dialect)
+        self._may_lock = counter_is_kept(dialect)
         self._one_packet = True
 
     def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
@@ -149,8 +149,11 @@ def _block(first: int, last: int, stride: int) -> range:
     return range(first, last + stride, stride) if first else range(0)
 
 
-def _counter_follows_explicit_ids(dialect: Dialect) -> bool:
-    """Whether the counter moves past an id that a REPLACE names: MySQL 8.0, MariaDB 10.2.4 on."""
+def counter_is_kept(dialect: Dialect) -> bool:
+    """Whether AUTO_INCREMENT outlives a restart, and follows ids that are named.
+
+    That is so from MySQL 8.0 (manual 17.6.1.6) and MariaDB 10.2.4 (MDEV-6076) on.
+    """
     since = (10, 2, 4) if getattr(dialect, "is_mariadb", False) else (8, 0)
     version = dialect.server_version_info
     return version is not None and tuple(version) >= since

@@ -11,6 +11,7 @@ from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from .errors import TicketTableError, TicketTableMissing, TicketTableMoved
+from .layouts import counter_is_kept
 from .note import LayoutName, Note, Tombstone
 from .statements import (
     Compiled,
@@ -82,6 +83,7 @@ def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note
             f" that creates it (a stamped database has run none) or pool.create_table({name!r}), or"
             " grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it"
         )
+    _check_memory(place, name, found[0])
     return found
 
 
@@ -117,6 +119,20 @@ def look(
             f" found {note}. Are the pool's servers in another order, or was its stride changed?"
         )
     return layout, note
+
+
+def _check_memory(place: Place, name: str, layout: LayoutName) -> None:
+    """Refuse a counter that is not on disk: started again, it goes on from the row.
+
+    The row may be behind it, as whoever took a number first need not be the last one to write it.
+    """
+    version = place.dialect.server_version_info
+    if layout == "replace" and version and not counter_is_kept(place.dialect):
+        raise TicketTableError(
+            f"{place.server} (version {'.'.join(map(str, version))}) has its AUTO_INCREMENT counter in"
+            f" memory only, and repeats tickets of {name!r} after a restart: use MySQL from 8.0 or"
+            " MariaDB from 10.2.4 on, or a table of the layout 'counter'"
+        )
 
 
 def _gone(place: Place, name: str, grave: Tombstone) -> TicketTableError:
@@ -200,10 +216,11 @@ def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> Non
         TicketTableError: there is another table of that name, or an empty one.
     """
     name = element.name
+    wanted = element.note(place.dialect.name).layout
     if not exists(cursor, place, name):
+        _check_memory(place, name, wanted)
         _send_creation(cursor, place, element)
     layout, _ = find(cursor, place, name)
-    wanted = element.note(place.dialect.name).layout
     if element.layout is not None and layout != wanted:
         raise TicketTableError(
             f"the ticket table {name!r} on {place.server} has the layout {layout!r}, not {wanted!r}:"

@@ -12,12 +12,14 @@ an asynchronous driver becomes aiosqlite.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import linecache
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +34,11 @@ from sqla_tickets import errors
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+#: A row of the table in causes.md: its number, the cause, what becomes of it, how and the tests.
+CAUSE = re.compile(
+    r"^\* - (\d+)\n  - (.+?)^  - (.+?)^  - (.+?)(?=^\* - |^```)", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass
@@ -132,6 +139,29 @@ def test_every_public_name_is_in_the_reference() -> None:
         r"auto(?:class|exception):: (?:sqla_tickets\.)?(\w+)", (ROOT / "docs/api.md").read_text()
     )
     assert set(sqla_tickets.__all__) <= set(described)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    for file, name in TEST.findall(page.read_text()):
+        assert name in names_of_tests(ROOT / file), f"{page}: {file}::{name}"
+
+
+def names_of_tests(file: Path) -> set[str]:
+    """The names of a file's tests."""
+    parts = ast.walk(ast.parse(file.read_text()))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {part.name for part in parts if isinstance(part, functions) and part.name[:5] == "test_"}
+
+
+def test_every_cause_of_a_repeated_id_is_answered_and_tested() -> None:
+    causes = CAUSE.findall((ROOT / "docs/causes.md").read_text())
+    assert [int(number) for number, *_ in causes] == list(range(1, 25))
+    answers = Counter(re.split("[;\n]", answer)[0] for _, _, answer, _ in causes)
+    assert set(answers) == {"prevented", "detected before", "detected after"}
+    assert answers["detected after"] <= 4
+    for number, _, _, how in causes:
+        assert TEST.search(how), f"no test of cause {number}"
 
 
 def test_there_is_code_to_run() -> None:
