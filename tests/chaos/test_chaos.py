@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from sqla_tickets.note import LayoutName
+from tests.chaos import workloads
 from tests.chaos.checker import Event, Ledger, check
 from tests.chaos.journal import Journal
 from tests.chaos.run import Act, Settings, mistakes, outages
 from tests.chaos.site import Site
 from tests.chaos.table import text_of
+from tests.chaos.workloads import held, see_what_is_left
 from tests.drawing.tools import mysql_like
 from tests.servers import Borrower
 
@@ -103,6 +106,19 @@ def test_the_checker_counts_as_jepsen_does(tmp_path: Path) -> None:
     assert counters.needless == 1
     assert report.workloads["singles"].acknowledged == 3
     assert report.bounds == {"photos": (1, 7), "users": (2, 2)}
+
+
+def test_what_a_pool_leaves_behind_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "SECONDS_TO_LEAVE", 0.2)
+    journal, before, over = Journal(tmp_path / "singles-0.journal"), held(), threading.Event()
+    see_what_is_left(journal, before)
+    left = threading.Thread(target=over.wait, name="a forgotten thread")
+    left.start()
+    see_what_is_left(journal, before)
+    over.set()
+    left.join()
+    report = check([tmp_path / "singles-0.journal"], [])
+    assert [c.partition("behind: ")[2] for c in report.complaints] == ["a forgotten thread"]
 
 
 def test_a_failure_is_excused_only_while_every_server_is_hurt(tmp_path: Path) -> None:

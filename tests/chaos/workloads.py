@@ -29,7 +29,7 @@ from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.note import LayoutName
 from tests.chaos.journal import Journal
 
-__all__ = ["PATIENCE", "SEQUENCES", "WORKLOADS", "Plan", "runs", "work"]
+__all__ = ["PATIENCE", "SEQUENCES", "WORKLOADS", "Plan", "held", "runs", "see_what_is_left", "work"]
 
 #: The sequences by the layouts of their tables.
 SEQUENCES: dict[LayoutName, str] = {"replace": "photos_replace", "counter": "photos_counter"}
@@ -224,7 +224,7 @@ def work(plan: Plan) -> None:
     trace = (plan.folder / f"{plan.name}.trace").open("a")
     faulthandler.register(signal.SIGALRM, trace, all_threads=True, chain=True)
     signal.alarm(round(plan.until - time.monotonic() + PATIENCE))
-    before = _held()
+    before = held()
     with TicketPool(list(plan.urls)) as pool:
         pool.attach(Base.metadata)
         worker = Worker(plan, pool, journal)
@@ -234,10 +234,10 @@ def work(plan: Plan) -> None:
             _in_threads(worker, _SYNCHRONOUS[plan.workload])
         pool.detach(Base.metadata)
     del pool, worker
-    _see_what_is_left(journal, before)
+    see_what_is_left(journal, before)
 
 
-def _held() -> set[str]:
+def held() -> set[str]:
     """The threads and the connections of this process."""
     sockets = psutil.Process().net_connections("tcp")
     return {thread.name for thread in threading.enumerate()} | {
@@ -245,12 +245,12 @@ def _held() -> set[str]:
     }
 
 
-def _see_what_is_left(journal: Journal, before: set[str]) -> None:
+def see_what_is_left(journal: Journal, before: set[str]) -> None:
     """Of a pool that is closed and forgotten, nothing may remain for longer than its time-outs."""
     end = time.monotonic() + SECONDS_TO_LEAVE
     while True:
         gc.collect()
-        left = _held() - before
+        left = held() - before
         if not left:
             return
         if time.monotonic() > end:
