@@ -261,7 +261,7 @@ def test_a_table_that_is_altered_in_the_session_that_draws(pool: TicketPool) -> 
 def test_a_server_whose_clock_was_set_back(ticket_urls: list[URL], open_pool: OpenPool) -> None:
     open_pool(ticket_urls).create_table("photos")
     ids: list[int] = []
-    for now in (4_000_000_000 % 2**31, 1_000_000_000, 1):
+    for now in (2_000_000_000, 1_000_000_000, 1):
         command = {"init_command": f"SET SESSION timestamp = {now}"}
         later = open_pool([url.update_query_dict(command) for url in ticket_urls])
         ids += [later.next_id("photos") for _ in range(4)] + later.next_ids("photos", 3)
