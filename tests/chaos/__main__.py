@@ -22,7 +22,9 @@ SHARE_OF_MISTAKES = 0.25
 def main() -> int:
     given = _arguments()
     seed = random.randrange(2**32) if given.seed is None else given.seed
-    settings = Settings(given.seconds, seed, only=frozenset(given.only), keep=given.keep)
+    settings = Settings(
+        given.seconds, seed, pace=given.pace, only=frozenset(given.only), keep=given.keep
+    )
     print(f"seed {seed}", flush=True)
     kinds, broken = given.servers.split(","), 0
     fleet = Fleet(kinds)
@@ -67,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--acts", default="outages,mistakes")
     parser.add_argument("--only", action="append", default=[], metavar="NEMESIS")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--pace", type=float, default=0.02, help="seconds between two draws")
     parser.add_argument("--keep", action="store_true", help="keep the journals")
     return parser.parse_args()
 

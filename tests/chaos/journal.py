@@ -154,10 +154,11 @@ class Journal:
         """The event loop has stood still until now."""
         self._write("~", f"{seconds:.6f}")
 
-    def listen(self) -> None:
-        """Write down what the library logs as critical, from now on."""
-        handler = _Listener(logging.CRITICAL)
+    def listen(self, log: Path) -> None:
+        """Write down what the library logs as critical, and all its warnings in a file of their own."""
+        handler = _Listener(logging.WARNING)
         handler.journal = self
+        handler.file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         logging.getLogger("sqla_tickets").addHandler(handler)
 
     def say(self, message: str) -> None:
@@ -170,10 +171,16 @@ class Journal:
 
 
 class _Listener(logging.Handler):
+    """Has no buffer: a fork while another thread is inside of one would leave its child a lock."""
+
     journal: Journal
+    file: int
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.journal.say(record.getMessage())
+        message = record.getMessage()
+        os.write(self.file, f"{time.monotonic():.6f} {os.getpid()} {message}\n".encode())
+        if record.levelno >= logging.CRITICAL:
+            self.journal.say(message)
 
 
 def read(files: Sequence[Path]) -> Iterator[Record]:

@@ -95,6 +95,7 @@ def test_faults(proxy: Proxy, fault: Fault, expected: bytes) -> None:
 
 def test_a_delay_lasts(proxy: Proxy) -> None:
     with connect(proxy) as line:
+        assert ask(line) == REPLY
         proxy.do(Fault("delay", 0.2))
         begun = time.monotonic()
         assert ask(line) == REPLY
@@ -109,6 +110,7 @@ def test_refused_is_refused(proxy: Proxy) -> None:
 
 def test_leading_to_another_server(proxy: Proxy) -> None:
     with connect(proxy) as line, serving(b"abcdefghij") as other:
+        assert ask(line) == REPLY
         proxy.lead_to(other)
         assert b"abc" not in ask(line)
         with connect(proxy) as new:

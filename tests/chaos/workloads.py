@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
-import logging
 import os
 import random
 import signal
@@ -216,10 +215,9 @@ def runs(ids: Iterable[int]) -> Iterator[range]:
 
 def work(plan: Plan) -> None:
     """Be a worker process: draw until the time is over."""
-    logging.basicConfig(filename=plan.folder / f"{plan.name}.log", format="%(asctime)s %(message)s")
     journal = Journal(plan.journal)
     journal.start()
-    journal.listen()
+    journal.listen(plan.folder / f"{plan.name}.log")
     # When the alarm comes, the stacks are written by a signal handler of C, and the process ends.
     trace = (plan.folder / f"{plan.name}.trace").open("a")
     faulthandler.register(signal.SIGALRM, trace, all_threads=True, chain=True)
