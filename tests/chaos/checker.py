@@ -27,8 +27,8 @@ from tests.chaos.journal import (
 
 __all__ = ["Counters", "Duplicate", "Event", "Ledger", "Report", "check"]
 
-#: How many duplicates and failures are shown: as many as Jepsen shows.
-SHOWN = 48
+#: How many duplicates are shown, as many as Jepsen shows, and how many failures.
+SHOWN, FAILURES_SHOWN = 48, 12
 #: Draws that took longer are laid at the door of what happened meanwhile, in seconds.
 SLOW = 0.1
 
@@ -231,7 +231,11 @@ class _Checker:
         report = self.report
         if isinstance(record, Acknowledged):
             self._enter(record)
-        elif isinstance(record, Failed) and self._served(record) and len(report.failures) < SHOWN:
+        elif (
+            isinstance(record, Failed)
+            and self._served(record)
+            and len(report.failures) < FAILURES_SHOWN
+        ):
             text = f"{record.worker}: {record.sequence}: {record.error}: {record.message}"
             report.failures.append((record.at, text))
         elif isinstance(record, Said):
