@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .errors import GivenUp, StaleConnection, TicketError
 from .probes import probe
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from .server import TicketServer
 
 __all__ = ["in_turn", "least_busy"]
+
+#: Seconds that a draw which no server has answered waits for those that are being probed.
+LAST_HOPE: Final = 0.2
 
 
 def in_turn(
@@ -22,9 +26,9 @@ def in_turn(
 ) -> Iterator[TicketServer]:
     """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
 
-    First those that are well, then those that have failed before and say so quickly; at last those
+    First those that are well, then those that have failed before and say so quickly, then those
     that were not waited for, or of which only a connection was found dead, as a firewall may have cut
-    what was idle on all.
+    what was idle on all. At last those that kept silent, when the probe that asks them is answered.
 
     Args:
         servers: of the pool.
@@ -42,6 +46,7 @@ def in_turn(
             probe(server)
     while (next_one := least_busy(ring, name, failures)) is not None:
         yield next_one
+    left_out: list[TicketServer] = []
     for server in ring:
         if server.breaker.slow:
             probe(server)
@@ -50,10 +55,15 @@ def in_turn(
             if reason is None:
                 yield server
             else:
+                left_out.append(server)
                 failures[server] = reason
     for server in ring:
         again = isinstance(failures[server], (GivenUp, StaleConnection))
         if again and server.not_to_be_asked(name) is None:
+            yield server
+    end = time.monotonic() + LAST_HOPE
+    for server in left_out:
+        if server.has_come_back(name, end):
             yield server
 
 

@@ -142,6 +142,12 @@ class TicketServer:
             return True
         return bool(self.silent) and any(f.table.name == name for f in list(self.silent))
 
+    def has_come_back(self, name: str, end: float) -> bool:
+        """Whether the probe that is under way is answered before ``end``, by ``time.monotonic()``."""
+        while self.probing.locked() and time.monotonic() < end:
+            pause(0.005)
+        return self.is_well(name)
+
     def load(self, name: str) -> tuple[bool, bool, int]:
         """How little there is to be said for asking this server, and not another one that is well."""
         return self.is_suspect(name), self.lagging, len(self.flights)

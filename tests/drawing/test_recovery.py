@@ -24,10 +24,6 @@ def draw_until_it_is_given_up(pool: TicketPool) -> list[int]:
     return ids
 
 
-@pytest.mark.xfail(
-    reason="a draw that has no other server does not wait for the probe's answer",
-    strict=False,  # on a busy machine the probe may come in time
-)
 @pytest.mark.parametrize("how", ["kill", "stop", "read_only"])
 def test_frozen_and_back_when_the_other_goes(
     servers: Borrower, open_pool: OpenPool, how: str
