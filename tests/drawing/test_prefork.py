@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # it makes its pool when it is imported
 pytestmark = pytest.mark.ticket_servers("mariadb")
 WORKERS = 3
 #: Above any healthy run on a loaded machine, in seconds; a child that hangs in a lock never ends.
-BOUND = 60
+BOUND = 120
 IN_PROCESSES = """
 import json, multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
