@@ -72,8 +72,8 @@ there is no order over the servers. When a server fails the draw goes to the nex
 raises `NoTicketServer`, nothing is inserted, and the session stays usable. Every error is a
 `TicketError` and says what to do next.
 
-With ``TicketSequence(block=100)`` a process draws a hundred tickets when it needs one, and keeps the rest
-in hand; what is left in hand when it ends is a gap.
+With ``TicketSequence(block=100)`` a process draws a hundred tickets when it needs one, keeps the rest in
+hand, and fetches the next hundred before it needs them; what is left in hand when it ends is a gap.
 """
 
 from .errors import (

@@ -193,6 +193,5 @@ def _violated(
         f" {found} None of this draw is used, and the table is not drawn from again by this"
         " process. Raise it above every id ever issued before clients may use it."
     )
-    table.breaker.quarantine(error)
-    log.critical("%s", error)
+    server.quarantine(table, error)
     return error

@@ -65,8 +65,8 @@ def _assign(pool: TicketPool, name: str, attributes: list[_Attribute]) -> None:
     """Draw from one sequence for all that need it; an object's columns follow one another."""
     wanted = [(s.insert_order or 0, s, a.key) for a in attributes for s in a.lacking]
     wanted.sort(key=itemgetter(0))
-    block = max(attribute.declared.block for attribute in attributes)
-    drawn = pool.reserve_for(name, len(wanted), block)
+    least, most = zip(*(attribute.declared.bounds for attribute in attributes), strict=True)
+    drawn = pool.reserve_for(name, len(wanted), (max(least), max(most)))
     largest = max(tickets[-1] for tickets in drawn)
     for attribute in attributes:
         check_fits(attribute.column, name, largest)

@@ -1,52 +1,259 @@
-"""The blocks in hand: tickets that were drawn and not yet needed."""
+"""What is in hand: tickets that were drawn and not yet needed.
+
+Whatever asks, each ticket leaves once. What guards that is a lock, held for a few instructions and never while
+a server is asked; and for single tickets ``deque.popleft()``, which Python promises to be atomic.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Iterable, Iterator
+from time import monotonic
+from typing import Final, NamedTuple
+from weakref import WeakSet
 
-__all__ = ["Hand", "split"]
+from .forks import mark
+
+__all__ = ["Block", "Hand", "Stream", "count", "divide", "drop_everything"]
+
+#: How many blocks a draw takes at most while one is used up sooner than the next can be drawn.
+AT_ONCE: Final = 16
+#: How many times longer than its draw what was drawn should last, then.
+TIMES_ITS_DRAW: Final = 4
+#: How many tickets are laid out at once, when they are taken faster than one in so many seconds.
+RUN, FAST = 250, 1e-4
+#: Seconds after which a fetch that never came back, as its event loop was closed, is forgotten.
+LOST: Final = 10.0
+#: Seconds that a fetch ahead waits after one that failed.
+PAUSE: Final = 1.0
 
 
-def split(block: range, n: int) -> tuple[range, range]:
-    """The first ``n`` tickets of a block, and the rest."""
-    return block[:n], block[n:]
+class Block(NamedTuple):
+    """Tickets, and when they become too old, by ``time.monotonic()``."""
+
+    tickets: range
+    expires: float
 
 
-class Hand:
-    """Blocks by sequence, of one process: a fork begins with an empty hand of its own.
+def count(blocks: Iterable[Block]) -> int:
+    """How many tickets there are in some blocks."""
+    return sum(len(block.tickets) for block in blocks)
 
-    Its lock is held for a few instructions, never while a server is asked.
+
+def divide(blocks: Iterable[Block], n: int) -> tuple[list[Block], list[Block]]:
+    """The first ``n`` tickets of some blocks, and the rest."""
+    first: list[Block] = []
+    rest: list[Block] = []
+    for tickets, expires in blocks:
+        if tickets[:n]:
+            first.append(Block(tickets[:n], expires))
+        if tickets[n:]:
+            rest.append(Block(tickets[n:], expires))
+        n = max(0, n - len(tickets))
+    return first, rest
+
+
+class Stream:
+    """What is in hand of one sequence.
+
+    Attributes:
+        pop: takes one of the tickets that are laid out, and raises ``IndexError`` when there is none.
     """
+
+    __slots__ = (
+        "_arrived",
+        "_blocks",
+        "_expires",
+        "_laid_out",
+        "_laid_out_at",
+        "_lock",
+        "_no_fetch_before",
+        "_ordered",
+        "_run",
+        "_size",
+        "_took",
+        "pop",
+    )
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._blocks: defaultdict[str, deque[range]] = defaultdict(deque)
+        self._laid_out: deque[int] = deque()
+        self._blocks: list[Block] = []
+        self.pop = self._laid_out.popleft
+        self._expires = self._laid_out_at = 0.0
+        self._size = self._run = 0
+        self._ordered = self._took = self._no_fetch_before = 0.0
+        self._arrived = False
 
-    def take(self, sequence: str, n: int) -> list[range]:
-        """Up to ``n`` tickets, oldest blocks first; each ticket is handed out once."""
-        taken: list[range] = []
+    # -- taking
+
+    def take(self, n: int) -> list[Block]:
+        """Up to ``n`` tickets, the oldest first."""
         with self._lock:
-            blocks = self._blocks[sequence]
-            while n and blocks:
-                part, rest = split(blocks.popleft(), n)
-                taken.append(part)
-                n -= len(part)
-                if rest:
-                    blocks.appendleft(rest)
-        return taken
+            self._drop_the_old(monotonic())
+            laid_out = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]
+            taken, self._blocks = divide(self._blocks, n - count(laid_out))
+        return laid_out + taken
 
-    def put(self, sequence: str, block: range) -> None:
-        """Keep what is left of a block."""
+    def _pop_some(self, n: int) -> Iterator[int]:
+        try:
+            for _ in range(n):
+                yield self.pop()
+        except IndexError:
+            return
+
+    def lay_out(self) -> bool:
+        """Have the next tickets ready for `pop`; False when there are none.
+
+        Nobody looks at the age of a ticket that lies there: so it is a single one, except while they
+        are taken so fast that looking would cost more than the ticket.
+        """
+        now = monotonic()
         with self._lock:
-            self._blocks[sequence].append(block)
+            if self._laid_out:
+                return True
+            self._drop_the_old(now)
+            if not self._blocks:
+                return False
+            fast = now - self._laid_out_at < FAST * self._run
+            self._run = max(1, min(RUN, self._size // 4)) if fast else 1
+            self._laid_out_at = now
+            tickets, self._expires = self._blocks[0]
+            self._laid_out.extend(tickets[: self._run])
+            if len(tickets) > self._run:
+                self._blocks[0] = Block(tickets[self._run :], self._expires)
+            else:
+                del self._blocks[0]
+            return True
 
-    def count(self, sequence: str) -> int:
+    def put(self, blocks: Iterable[Block]) -> None:
+        """Keep blocks."""
+        with self._lock:
+            self._blocks.extend(blocks)
+
+    def count(self) -> int:
         """How many tickets are in hand."""
         with self._lock:
-            return sum(map(len, self._blocks[sequence]))
+            self._drop_the_old(monotonic())
+            return self._count()
+
+    def _count(self) -> int:
+        return len(self._laid_out) + count(self._blocks)
+
+    def _drop_the_old(self, now: float) -> None:
+        if self._expires <= now:
+            self._laid_out.clear()
+        self._blocks = [block for block in self._blocks if block.expires > now]
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        with self._lock:
+            self._laid_out.clear()
+            self._blocks.clear()
+
+    # -- drawing
+
+    def order(self, least: int, most: int, lasts: float) -> int:
+        """How many tickets to draw for the hand now.
+
+        Twice as many as the last time when those did not last for ``lasts`` seconds, half as many when
+        they lasted for more than twice that (Leaf's rule), within the bounds. A fixed size is multiplied,
+        too, by `AT_ONCE` at most, while the tickets last no longer than a few draws take.
+        """
+        now = monotonic()
+        with self._lock:
+            if least == most:
+                most, lasts = AT_ONCE * least, TIMES_ITS_DRAW * self._took
+            lasted = now - self._ordered
+            if not self._arrived:  # others draw at this moment, too: that tells nothing
+                pass
+            elif lasted < lasts:
+                self._size *= 2
+            elif lasted > 2 * lasts:
+                self._size //= 2
+            if self._arrived or not self._size:
+                self._arrived, self._ordered = False, now
+            self._size = min(max(self._size, least), most)
+            return self._size
+
+    def has_arrived(self, took: float) -> None:
+        """A draw for the hand was answered, after so many seconds."""
+        with self._lock:
+            self._arrived, self._took = True, took
+
+    def begin_fetch(self) -> bool:
+        """Whether the next block is to be fetched now: there is little left, and nobody fetches."""
+        now = monotonic()
+        with self._lock:
+            if now < self._no_fetch_before or self._count() > self._size // 2:
+                return False
+            self._no_fetch_before = now + LOST
+            return True
+
+    def end_fetch(self, *, failed: bool) -> None:
+        """The next block may be fetched; after a failure, in a while."""
+        with self._lock:
+            self._no_fetch_before = monotonic() + PAUSE if failed else 0.0
+
+
+class Hand:
+    """What one process has in hand: a fork begins with an empty hand of its own.
+
+    Attributes:
+        streams: by the names of their sequences.
+        here: its byte 0 is 0 in a fork. Look at it last: a ticket that was popped before is the parent's.
+    """
+
+    def __init__(self) -> None:
+        self.here = mark()
+        self.streams: dict[str, Stream] = {}
+        _hands.add(self)
+
+    def stream(self, sequence: str) -> Stream:
+        """What is in hand of a sequence."""
+        return self.streams.get(sequence) or self.streams.setdefault(sequence, Stream())
+
+    def count(self, sequence: str) -> int:
+        """How many tickets of a sequence are in hand."""
+        stream = self.streams.get(sequence)
+        return stream.count() if stream else 0
 
     def drop(self, sequence: str) -> None:
-        """Drop the blocks of one sequence."""
-        with self._lock:
-            self._blocks.pop(sequence, None)
+        """Drop what is in hand of one sequence, and what is on its way there."""
+        stream = self.streams.pop(sequence, None)
+        if stream is not None:
+            stream.close()
+
+    def drop_all(self) -> None:
+        """Drop what is in hand of all sequences."""
+        for sequence in list(self.streams):
+            self.drop(sequence)
+
+
+_hands: WeakSet[Hand] = WeakSet()
+
+
+def drop_everything() -> None:
+    """Drop what every pool of this process has in hand.
+
+    A server that issues numbers twice has seldom one bad table, and a block cannot tell by which name,
+    through which pool, it was drawn.
+    """
+    for hand in list(_hands):
+        if hand.here[0]:
+            hand.drop_all()
+
+
+def _as_blocks(tickets: Iterable[int]) -> list[range]:
+    """Tickets as ascending progressions, in their order."""
+    blocks: list[range] = []
+    for ticket in tickets:
+        if blocks and len(blocks[-1]) == 1 and ticket > blocks[-1][0]:
+            first = blocks[-1][0]
+            blocks[-1] = range(first, ticket + 1, ticket - first)
+        elif blocks and ticket == blocks[-1].stop - 1 + blocks[-1].step:
+            blocks[-1] = range(blocks[-1].start, ticket + 1, blocks[-1].step)
+        else:
+            blocks.append(range(ticket, ticket + 1))
+    return blocks

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, MetaData
 
-from . import flush, moves, trail
+from . import flush, moves, prefetch
 from .choice import in_turn
 from .engines import place_of
 from .errors import (
@@ -32,9 +32,9 @@ from .errors import (
     TicketViolation,
     TicketWarning,
 )
-from .hand import Hand, split
+from .hand import Hand, Stream, count, divide
 from .note import LayoutName
-from .sequence import TicketSequence, attached_pools, is_name, sequence_of
+from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
 from .statements import largest_ticket
 from .status import TicketStatus
@@ -65,9 +65,13 @@ class TicketPool:
             that the pool opens from URLs.
         hedge: whether a draw that takes unusually long is sent to another server, too, whose answer
             is taken when it comes first. By default it is, where there is another server.
+        block_lasts: seconds that a block should last, for sequences whose ``block`` has two bounds.
+        block_age: seconds after its draw when what is left of a block is dropped, which is a gap.
+            ``float("inf")`` keeps it for as long as the process lives.
 
     Raises:
-        TicketArgumentError: no servers, too many for the stride, or two with the same offset.
+        TicketArgumentError: no servers, too many for the stride, two with the same offset, or a time
+            that is none.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class TicketPool:
         name: str = "default",
         timeout: float = 1.0,
         hedge: bool | None = None,
+        block_lasts: float = 10.0,
+        block_age: float = 600.0,
     ) -> None:
         # a URL is a tuple, too
         if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
@@ -92,6 +98,12 @@ class TicketPool:
                 f"TicketPool({name!r}): stride={stride!r}; it is {len(servers)} (the number of servers)"
                 f" to {LARGEST_STRIDE}"
             )
+        for argument, seconds in (("block_lasts", block_lasts), ("block_age", block_age)):
+            if type(seconds) not in (int, float) or not seconds > 0:
+                raise TicketArgumentError(
+                    f"TicketPool({name!r}): {argument}={seconds!r}; it is a number of seconds above 0"
+                )
+        self.block_lasts, self.block_age = block_lasts, block_age
         self.servers = tuple(s if isinstance(s, TicketServer) else TicketServer(s) for s in servers)
         for place, server in enumerate(self.servers, 1):
             server.join(place, self.stride, timeout)
@@ -103,7 +115,6 @@ class TicketPool:
         self._metadatas: WeakSet[MetaData] = WeakSet()
         #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
         self.trails: dict[str, tuple[TicketPool, str]] = {}
-        self._pid = os.getpid()
         _pools.add(self)
         _look_after_forks()
 
@@ -195,7 +206,30 @@ class TicketPool:
             TicketTableError: no server has a table for the sequence that may be drawn from.
             TicketsExhausted: no number is left.
         """
+        hand = self._hand
+        try:
+            ticket = hand.streams[sequence.name].pop()  # type: ignore[index,union-attr]  # caught below, and rare
+            if hand.here[0]:
+                return ticket
+        except (AttributeError, KeyError, IndexError):
+            pass
+        if isinstance(sequence, TicketSequence) and sequence.block != 1:
+            return self._next_in_hand(sequence_of(sequence), sequence.bounds)
         return self.reserve(sequence, 1)[0][0]
+
+    def _next_in_hand(self, name: str, bounds: Bounds) -> int:
+        """One ticket where none was laid out."""
+        hand = self._hand_of_this_process()
+        stream = hand.stream(name)
+        if stream.lay_out():
+            prefetch.fetch(self, name, stream, bounds)
+            try:
+                ticket = stream.pop()
+                if hand.here[0]:
+                    return ticket
+            except IndexError:  # others were faster
+                pass
+        return self.reserve_for(name, 1, bounds)[0][0]
 
     def next_ids(self, sequence: str | TicketSequence, n: int) -> list[int]:
         """Exactly ``n`` tickets, ascending within each block.
@@ -214,40 +248,42 @@ class TicketPool:
             TicketError: as `next_id`.
         """
         if isinstance(sequence, TicketSequence):
-            return self.reserve_for(sequence_of(sequence), n, sequence.block)
+            return self.reserve_for(sequence_of(sequence), n, sequence.bounds)
         if not is_name(sequence):
             raise TicketArgumentError(
                 f"{sequence!r} is no sequence: expected a name or a TicketSequence"
             )
-        return self.reserve_for(sequence, n, 1)
+        return self.reserve_for(sequence, n, (1, 1))
 
-    def reserve_for(self, name: str, n: int, block: int) -> list[range]:
-        """`reserve` by the name of a sequence and the least that one draw takes."""
+    def reserve_for(self, name: str, n: int, bounds: Bounds) -> list[range]:
+        """`reserve` by the name of a sequence and the bounds of its blocks."""
         if type(n) is not int or n < 1:
             raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
-        hand = self._hand_of_this_process()
-        taken = hand.take(name, n)
-        missing = n - sum(map(len, taken))
-        left: list[range] = []
+        stream = self._stream(name)
+        blocks = stream.take(n)
+        in_hand = count(blocks)
         try:
-            while missing > 0:
-                for drawn in trail.draw(self, name, max(missing, block)):
-                    part, rest = split(drawn, missing)
-                    missing -= len(part)
-                    taken += [part] if part else []
-                    left += [rest] if rest else []
+            while (missing := n - count(blocks)) > 0:
+                blocks += prefetch.draw(self, name, stream, missing, bounds)
         except BaseException:
-            left = taken + left  # nobody has seen them
+            if self._stream(name) is stream:
+                stream.put(blocks)  # nobody has seen them
             raise
-        finally:
-            ours = self._hand_of_this_process() is hand
-            for part in left if ours else []:
-                hand.put(name, part)
-        # a fork in the middle: what was drawn until then is the parent's
-        return taken if ours else self.reserve_for(name, n, block)
+        if (
+            self._stream(name) is not stream
+        ):  # a fork, and they are the parent's; or they were dropped
+            return self.reserve_for(name, n, bounds)
+        blocks, left = divide(blocks, n)
+        stream.put(left)
+        if in_hand and bounds != (1, 1):
+            prefetch.fetch(self, name, stream, bounds)
+        return [block.tickets for block in blocks]
+
+    def _stream(self, name: str) -> Stream:
+        return self._hand_of_this_process().stream(name)
 
     def _hand_of_this_process(self) -> Hand:
-        if os.getpid() != self._pid:  # a fork that Python was not told of
+        if not self._hand.here[0]:  # a fork that Python was not told of
             self.forget_parent()
         return self._hand
 
@@ -330,17 +366,24 @@ class TicketPool:
         Raises:
             TicketError: a server failed.
         """
-        for server in self.servers:
-            server.drop(name)
-        self._hand.drop(name)
+        try:
+            for server in self.servers:
+                server.drop(name)
+        finally:
+            self._hand.drop(name)
 
     def raise_above(self, name: str, above: int) -> None:
         """See that every server's next ticket is larger than ``above``; none is ever lowered.
 
+        What this pool has in hand of the sequence is dropped.
+
         Raises:
             TicketError: a server failed, or has no table for the sequence.
         """
-        moves.raise_above(self, name, above)
+        try:
+            moves.raise_above(self, name, above)
+        finally:
+            self._hand.drop(name)
 
     def create_all(self, metadata: MetaData) -> None:
         """Create the tables of all sequences of ``metadata`` that this pool serves.
@@ -423,11 +466,10 @@ class TicketPool:
 
     def forget_parent(self) -> None:
         """In a fork: use none of the parent's blocks, connections and locks."""
-        self._pid = os.getpid()
-        self._hand = Hand()
         for server in self.servers:
             server.forget_parent()
         self._watch.forget_parent()
+        self._hand = Hand()  # the last, as it says that all is done
 
     def dispose(self) -> None:
         """Close every idle connection, end every thread. The pool can go on; blocks in hand stay."""

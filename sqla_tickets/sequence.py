@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sqlalchemy import Column, Insert, MetaData, Numeric, SmallInteger, Table, event, types
 from sqlalchemy.engine.default import DefaultExecutionContext
@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
     from .pool import TicketPool
 
-__all__ = ["TicketSequence", "attached_pools", "check_fits", "is_name", "pool_of", "sequence_of"]
+__all__ = [
+    "Bounds",
+    "TicketSequence",
+    "attached_pools",
+    "check_fits",
+    "is_name",
+    "pool_of",
+    "sequence_of",
+]
 
+#: The least and the most that one draw takes when fewer are needed.
+Bounds: TypeAlias = "tuple[int, int]"
 #: The key under which a MetaData's ``info`` holds its pools, by name.
 INFO: Final = "sqla_tickets"
 
@@ -40,7 +50,9 @@ class TicketSequence(ColumnDefault):
             column's table.
         pool: the name of the attached `TicketPool` that serves it; None for ``"default"``.
         block: how many tickets one draw takes when fewer are needed. The rest is kept in hand by
-            this process, and is lost (a gap) when it ends. 1 keeps nothing in hand.
+            this process, and is lost (a gap) when it ends; when half of a block is left, the next one
+            is fetched beside the traffic. 1 keeps nothing in hand. A pair ``(least, most)`` lets the
+            block grow and shrink, so that it lasts for the pool's ``block_lasts`` seconds.
 
     Raises:
         TicketArgumentError: a name or a block that cannot be meant. On attachment to a column: its
@@ -52,18 +64,29 @@ class TicketSequence(ColumnDefault):
     for_update = False
     inherit_cache = True
 
-    def __new__(cls, name: str | None = None, *, pool: str | None = None, block: int = 1) -> Self:
+    def __new__(
+        cls, name: str | None = None, *, pool: str | None = None, block: int | Bounds = 1
+    ) -> Self:
         """Make this very class: ``ColumnDefault`` would choose one by its first argument."""
         return object.__new__(cls)
 
-    def __init__(self, name: str | None = None, *, pool: str | None = None, block: int = 1) -> None:
+    def __init__(
+        self, name: str | None = None, *, pool: str | None = None, block: int | Bounds = 1
+    ) -> None:
         if name is not None and not is_name(name):
             raise TicketArgumentError(
                 f"TicketSequence({name!r}): the name of a sequence is a string"
             )
-        if type(block) is not int or block < 1:
-            raise TicketArgumentError(f"TicketSequence({name!r}, block={block!r}): it is 1 or more")
+        if not _is_block(block):
+            raise TicketArgumentError(
+                f"TicketSequence({name!r}, block={block!r}): it is 1 or more, or a pair (least, most)"
+            )
         self.name, self.pool, self.block = name, pool, block
+
+    @property
+    def bounds(self) -> Bounds:
+        """The least and the most that one draw takes when fewer are needed."""
+        return self.block if isinstance(self.block, tuple) else (self.block, self.block)
 
     def __repr__(self) -> str:
         parts = [repr(self.name)] if self.name is not None else []
@@ -144,7 +167,7 @@ class TicketSequence(ColumnDefault):
         pool = pool_of(self, column)
         if context is not None:
             pool.refuse_database_of(context.root_connection.engine)
-        tickets = list(chain.from_iterable(pool.reserve_for(name, n, self.block)))
+        tickets = list(chain.from_iterable(pool.reserve_for(name, n, self.bounds)))
         check_fits(column, name, max(tickets))
         return tickets
 
@@ -206,6 +229,11 @@ def check_fits(column: Column[Any], name: str, ticket: int) -> None:
 def is_name(name: object) -> bool:
     """Whether a sequence can be called so."""
     return isinstance(name, str) and bool(name.strip())
+
+
+def _is_block(block: object) -> bool:
+    bounds = cast("tuple[int, ...]", block if isinstance(block, tuple) else (1, block))
+    return len(bounds) == 2 and {*map(type, bounds)} == {int} and 1 <= bounds[0] <= bounds[1]
 
 
 def _table_column(prefetched: Any) -> Any:

@@ -27,6 +27,7 @@ from .errors import GivenUp, TicketArgumentError, TicketError
 from .failures import concerns_table, failure_of
 from .faults import Fault, fault_of
 from .flight import Flight
+from .hand import drop_everything
 from .health import Breaker
 from .layouts import Layout, layout_of
 from .note import Note
@@ -184,6 +185,12 @@ class TicketServer:
             self.connections.close_idle()
             table.errors += 1
             raise self.failed(name, Fault.TIMEOUT, error) from error
+
+    def quarantine(self, table: TicketTable, error: TicketError) -> None:
+        """Draw no more from a table before somebody has looked at it; trust no ticket in hand."""
+        table.breaker.quarantine(error)
+        drop_everything()
+        log.critical("%s", error)
 
     def find(self, connection: Connection, table: TicketTable) -> Layout:
         place, cursor = self.place, connection.cursor
@@ -359,8 +366,7 @@ class TicketServer:
         if name is None or not concerns_table(fault):
             self.breaker.trip(failure, slow=fault is Fault.TIMEOUT)
         elif fault is Fault.CONFLICT:
-            self.table(name).breaker.quarantine(failure)
-            log.critical("%s", failure)
+            self.quarantine(self.table(name), failure)
         else:
             self.table(name).breaker.trip(failure)
         return failure

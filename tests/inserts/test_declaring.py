@@ -246,6 +246,7 @@ FULL = TicketSequence("photos", pool="eu", block=50)
         (TicketSequence("photos"), "TicketSequence('photos')"),
         (FULL, "TicketSequence('photos', pool='eu', block=50)"),
         (TicketSequence(pool="eu"), "TicketSequence(pool='eu')"),
+        (TicketSequence(block=(5, 50)), "TicketSequence(block=(5, 50))"),
     ],
 )
 def test_it_reads_as_it_is_written(sequence: TicketSequence, text: str) -> None:
@@ -254,25 +255,26 @@ def test_it_reads_as_it_is_written(sequence: TicketSequence, text: str) -> None:
     assert plain(again) == plain(sequence)
 
 
-def plain(sequence: TicketSequence) -> tuple[str | None, str | None, int]:
+def plain(sequence: TicketSequence) -> tuple[str | None, str | None, int | tuple[int, int]]:
     return sequence.name, sequence.pool, sequence.block
 
 
 @pytest.mark.parametrize(
     "duplicate", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
 )
-def test_a_sequence_can_be_copied(duplicate: Any) -> None:
-    made = duplicate(FULL)
+@pytest.mark.parametrize("sequence", [FULL, TicketSequence("photos", block=(5, 50))])
+def test_a_sequence_can_be_copied(duplicate: Any, sequence: TicketSequence) -> None:
+    made = duplicate(sequence)
     again = pickle.loads(made) if isinstance(made, bytes) else made
     assert type(again) is TicketSequence
-    assert plain(again) == plain(FULL)
+    assert plain(again) == plain(sequence)
 
 
 def test_a_table_copied_to_another_metadata(serve: Serve) -> None:
-    original = table_of(TicketSequence("photos", block=2))
+    original = table_of(TicketSequence("photos", block=(2, 20)))
     other = MetaData()
     copied = original.to_metadata(other)
-    assert plain(default_of(copied)) == ("photos", None, 2)
+    assert plain(default_of(copied)) == ("photos", None, (2, 20))
     assert default_of(copied) is not default_of(original)
     assert copied.c.id.autoincrement is False
     site = serve(other)
@@ -379,7 +381,10 @@ def test_names_that_are_none(name: Any) -> None:
         TicketSequence(name)
 
 
-@pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None])
+PAIRS = [(0, 5), (5, 2), (5,), (1, 2, 3), [1, 5], (1, "5"), (True, 5), ((1, 2), (3, 4))]
+
+
+@pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, *PAIRS], ids=repr)
 def test_blocks_that_are_none(block: Any) -> None:
     with pytest.raises(TicketArgumentError, match="block"):
         TicketSequence("photos", block=block)

@@ -1,0 +1,80 @@
+"""Drawing for the hand: a block when there is nothing in hand, and the next one ahead of its need.
+
+The next block is fetched beside the traffic as soon as half of a block is left, one fetch at a time for each
+sequence. Nobody waits for it: who finds the hand empty draws by himself, and the block that arrives late
+is kept as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from . import trail
+from .beside import beside
+from .errors import TicketError, TicketsExhausted
+from .hand import Block, Stream
+
+if TYPE_CHECKING:
+    from .pool import TicketPool
+    from .sequence import Bounds
+
+__all__ = ["draw", "fetch"]
+
+log = logging.getLogger(__name__)
+
+
+def draw(pool: TicketPool, name: str, stream: Stream, needed: int, bounds: Bounds) -> list[Block]:
+    """One draw of what is needed, or of a block when that is more.
+
+    Raises:
+        TicketError: as ``pool.draw_here``.
+    """
+    began = monotonic()
+    if needed >= bounds[1]:
+        drawn = trail.draw(pool, name, needed)
+    else:
+        n = max(needed, stream.order(*bounds, pool.block_lasts))
+        try:
+            drawn = trail.draw(pool, name, n)
+        except TicketsExhausted:  # less than a block may still be left
+            drawn = trail.draw(pool, name, needed)
+        stream.has_arrived(monotonic() - began)
+    return [Block(tickets, began + pool.block_age) for tickets in drawn]
+
+
+def fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
+    """Begin to fetch the next block when there is little left in hand.
+
+    Not from SQLite: it does not survive a fork while a thread is inside of it.
+    """
+    drawn_from, _ = pool.trails.get(name, (pool, name))
+    if drawn_from.on_sqlite or not stream.begin_fetch():
+        return
+    in_a_task = any(server.engine.dialect.is_async for server in drawn_from.servers)
+    work = partial(_fetch, pool, name, stream, bounds)
+    title = f"sqla_tickets block of {name!r}"
+    if (in_a_task and not _in_a_loop()) or not beside(work, title, in_a_task=in_a_task):
+        stream.end_fetch(failed=True)
+
+
+def _fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
+    failed = True
+    try:
+        stream.put(draw(pool, name, stream, 1, bounds))
+        failed = False
+    except TicketError as error:
+        log.info("the next block of %r is not fetched ahead: %s", name, error)
+    finally:
+        stream.end_fetch(failed=failed)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
