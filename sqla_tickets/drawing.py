@@ -81,11 +81,9 @@ def _attempt(
         if flight.was_cut is not None:
             raise _silent(server, table, flight, connection.reused) from error
         if not _may_try_again(server, table, fault, met, connection.reused):
-            failure = server.failed(table.name, fault, error)
-            if fault is Fault.TIMEOUT and connection.reused:
-                server.connections.close_idle()
-                failure = StaleConnection(str(failure))
-            raise failure from error
+            if fault is Fault.TIMEOUT:
+                raise _timed_out(server, table, flight, error, connection.reused) from error
+            raise server.failed(table.name, fault, error) from error
         met.append(fault)
         return None
     except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way
@@ -122,14 +120,22 @@ def _leave(
 def _silent(server: TicketServer, table: TicketTable, flight: Flight, reused: bool) -> TicketError:
     """What is to be said of a server from whose answer the watch has cut the draw off."""
     if flight.was_cut is Cut.TIMED_OUT:
-        failure = server.failed(table.name, Fault.TIMEOUT, None)
-        if reused:
-            server.connections.close_idle()
-            return StaleConnection(str(failure))
-        return failure
+        return _timed_out(server, table, flight, None, reused)
     failure = server.given_up(table.name, time.monotonic() - flight.since)
     if flight.was_cut is Cut.BEATEN and table.answered < flight.since:
         table.breaker.trip(failure)
+    return failure
+
+
+def _timed_out(
+    server: TicketServer, table: TicketTable, flight: Flight, error: Exception | None, reused: bool
+) -> TicketError:
+    """The server's fault, unless it has given others an answer since: then somebody holds the table."""
+    fault = Fault.BUSY if server.alive_at > flight.since else Fault.TIMEOUT
+    failure = server.failed(table.name, fault, error)
+    if reused:
+        server.connections.close_idle()
+        return StaleConnection(str(failure))
     return failure
 
 

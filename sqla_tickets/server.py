@@ -82,6 +82,7 @@ class TicketServer:
         flights: the draws that are under way on it now, in this process.
         silent: those of them that have waited for too long, while nobody got an answer.
         lagging: whether one of them takes longer than is usual, so that others are better off elsewhere.
+        alive_at: when it last gave a sign of life, by ``time.monotonic()``.
         probing: held while it is asked for a sign of life, beside the traffic.
     """
 
@@ -94,7 +95,7 @@ class TicketServer:
         self.probing = threading.Lock()
         self.flights: set[Flight] = set()
         self.silent: set[Flight] = set()
-        self.lagging = False
+        self.lagging, self.alive_at = False, 0.0
         self._joined = False
         self._asked_for_durability = False
         self._tables: dict[str, TicketTable] = {}
@@ -319,6 +320,7 @@ class TicketServer:
             connection = self.connections.open()
         except Exception as error:
             raise self.failed(None, fault_of(error), error) from error
+        self.alive_at = time.monotonic()
         self.connections.keep(connection)
         self.breaker.admit()
 
@@ -383,7 +385,7 @@ class TicketServer:
         with self._lock:
             table.high_water = max(table.high_water, last)
             table.draws += 1
-        table.answered = time.monotonic()
+        table.answered = self.alive_at = time.monotonic()
         self.breaker.reset()
         table.breaker.reset()
 
