@@ -1,7 +1,7 @@
 """Work beside the traffic, which no caller waits for: probes, hedges, blocks fetched ahead, marks.
 
-It is done in a daemon thread that ends with it, or, for drivers that need an event loop, in a task of the
-running one.
+It is done in a daemon thread that ends with it, or, where somebody in an event loop waits for it, in a task
+of that loop.
 """
 
 from __future__ import annotations

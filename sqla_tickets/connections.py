@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -67,9 +68,13 @@ class Connection:
         self.known_tables: set[str] = set()
         self.lease = lease
         self.alone: threading.Lock | None = None
+        self._wire: int | None = None
         number = socket_of(dbapi)
-        # a number of its own: the driver may close its one, and the system give it to somebody else
-        self._wire = None if number is None else os.dup(number)
+        if number is not None:
+            # a number of its own: the driver may close its one, and the system give it to somebody else
+            # without one, at the limit of open files, it is drawn with and not watched
+            with contextlib.suppress(OSError):
+                self._wire = os.dup(number)
 
     @property
     def can_be_cut(self) -> bool:
@@ -88,8 +93,12 @@ class Connection:
     def cut(self) -> None:
         """Shut the socket down, from any thread: a driver that waits for an answer raises at once."""
         if self._wire is not None:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._wire)) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                wire = socket.socket(fileno=self._wire)
+                try:
+                    wire.shutdown(socket.SHUT_RDWR)
+                finally:
+                    wire.detach()
 
     def let_go_of_socket(self) -> None:
         """Keep the socket open no longer than the driver does."""
@@ -150,7 +159,8 @@ class Connections:
         except IndexError:
             if flight is None or self.dialect.name == "sqlite":
                 return self.open()
-            opening = Opening(self, str(flight.server))
+            longest = flight.server.timeout + 2 * LOCK_WAIT
+            opening = Opening(self, str(flight.server), longest)
             flight.board(opening)
             return opening.wait()
         connection.reused = True
@@ -170,6 +180,13 @@ class Connections:
             idle.append(connection)
         else:
             self._close(connection)
+
+    def keep_spare(self, connection: Connection, closings: int) -> None:
+        """Keep a connection that no draw has asked for, unless there is an idle one already."""
+        if self._idle():
+            self._close(connection)
+        else:
+            self.keep_late(connection, closings)
 
     def keep_late(self, connection: Connection, closings: int) -> None:
         """Keep a connection for which nobody waits any more, unless all were closed meanwhile."""
@@ -198,19 +215,24 @@ class Connections:
             close(connection.dbapi)
 
     def close_idle(self) -> None:
-        """Close what is idle, as the server may have been restarted."""
-        self._close_each(self._idle())
+        """Close what is idle, as the server may have been restarted, or keeps silent."""
+        self._close_each(self._idle(), patience=0)
 
     def close_all(self) -> None:
         """Close what is idle in every event loop, too."""
         self.closings += 1
         for idle in (self._threads, *self._loops.values()):
-            self._close_each(idle)
+            self._close_each(idle, patience=0.5)
 
-    def _close_each(self, idle: deque[Connection]) -> None:
+    def _close_each(self, idle: deque[Connection], patience: float) -> None:
+        """Close them, politely for some seconds: asyncpg waits for two until a good-bye is answered."""
+        end = time.monotonic() + patience
         with contextlib.suppress(IndexError):
             while True:
-                self._close(idle.pop())
+                connection = idle.pop()
+                if time.monotonic() >= end:
+                    connection.cut()
+                self._close(connection)
 
     def __del__(self) -> None:
         if not self._engine.dialect.is_async:  # there may be no loop left to close them in

@@ -61,6 +61,9 @@ def _attempt(
     """One attempt: blocks, or None when another one may do better after what was met so far."""
     connection = _connect(server, table, flight)
     flight.board(connection)
+    if flight.was_cut is not None:  # just when the connection came
+        _leave(server, connection, flight)
+        raise _silent(server, table, flight, connection.reused)
     layout = table.layout if table.name in connection.known_tables else None
     try:
         if layout is None:
@@ -76,6 +79,8 @@ def _attempt(
         raise
     except Exception as error:
         fault = fault_of(error)
+        if fault is Fault.TIMEOUT:
+            connection.cut()  # some drivers would wait for an answer to their good-bye, too
         # only this error can have left no lock and no answer behind
         _leave(server, connection, flight, keep=fault is Fault.AGAIN and n == 1)
         if flight.was_cut is not None:
@@ -87,6 +92,7 @@ def _attempt(
         met.append(fault)
         return None
     except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way
+        connection.cut()
         _leave(server, connection, flight, keep=False)
         raise
     _leave(server, connection, flight)

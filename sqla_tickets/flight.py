@@ -37,6 +37,7 @@ class Flight:
         is_patient: whether it waits for this server, since the others were asked before.
         since: when its last statement was sent, by ``time.monotonic()``.
         was_cut: why it was cut off from the server; None while it was not.
+        is_looked_at: whether its event loop was told to see to it, and has not done so yet.
         hedged: whether another server has been asked, too.
         suspected: whether a sign of life was asked of the server.
         answer: the blocks that another server has given in its place.
@@ -48,6 +49,7 @@ class Flight:
         "answer",
         "hedged",
         "is_hedge",
+        "is_looked_at",
         "is_patient",
         "loop",
         "n",
@@ -72,7 +74,7 @@ class Flight:
         self.loop, self.is_hedge, self.is_patient = loop, is_hedge, is_patient
         self.since = 0.0
         self.was_cut: Cut | None = None
-        self.hedged = self.suspected = False
+        self.hedged = self.suspected = self.is_looked_at = False
         self.answer: list[range] | None = None
         self._connection: Connection | Opening | None = None
         self._lock = threading.Lock()
@@ -93,7 +95,7 @@ class Flight:
         if age <= seconds:
             return False
         with self._lock:
-            connection = self._connection
+            connection = None if self.was_cut else self._connection
             if connection is None or not connection.can_be_cut or age <= connection.patience:
                 return False
             return not connection.has_answer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.util import await_only
 
+from .aio import within
 from .beside import beside
 from .errors import TicketServerError
 
@@ -28,14 +29,15 @@ class Opening:
     Args:
         connections: where it is opened, and kept when nobody waits for it any more.
         name: of the server.
+        seconds: after which an attempt in an event loop ends, as not every driver does by itself.
     """
 
     #: Seconds that it is given at least, since it takes several round trips.
     patience: Final = 0.05
     can_be_cut: Final = True
 
-    def __init__(self, connections: Connections, name: str) -> None:
-        self._connections, self._name = connections, name
+    def __init__(self, connections: Connections, name: str, seconds: float) -> None:
+        self._connections, self._name, self._seconds = connections, name, seconds
         self._closings = connections.closings
         self._in_a_task = connections.dialect.is_async
         self._over = asyncio.Event() if self._in_a_task else threading.Event()
@@ -58,7 +60,7 @@ class Opening:
         """
         name = f"sqla_tickets connection to {self._name}"
         if not beside(self._open, name, in_a_task=self._in_a_task):
-            return self._connections.open()
+            return self._open_in_time()
         try:
             if isinstance(self._over, asyncio.Event):
                 await_only(self._over.wait())
@@ -86,7 +88,7 @@ class Opening:
 
     def _open(self) -> None:
         try:
-            connection = self._connections.open()
+            connection = self._open_in_time()
         except Exception as error:  # noqa: BLE001  # it is raised where the connection is waited for
             self._error = error
         else:
@@ -95,4 +97,10 @@ class Opening:
                 self._connection = connection if wanted else None
             if not wanted:
                 self._connections.keep_late(connection, self._closings)
-        self._over.set()
+        finally:
+            self._over.set()
+
+    def _open_in_time(self) -> Connection:
+        if self._in_a_task:
+            return within(self._seconds, self._connections.open)
+        return self._connections.open()

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from sqlalchemy import URL, Engine, MetaData
 
 from . import flush, moves, prefetch
+from .aio import current_loop
 from .choice import in_turn
 from .engines import place_of
 from .errors import (
@@ -32,6 +33,7 @@ from .errors import (
     TicketViolation,
     TicketWarning,
 )
+from .flight import Cut, Flight
 from .hand import Hand, Stream, count, divide
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
@@ -305,9 +307,10 @@ class TicketPool:
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
-        flight = self._watch.begin(server, name, n, is_patient=server in failures)
+        is_patient = server in failures
+        flight = Flight(server, server.table(name), n, loop=current_loop(), is_patient=is_patient)
         try:
-            return server.draw(name, n, flight)
+            return self._watch.draw(flight)
         except TicketArgumentError:
             raise
         except TicketError as error:
@@ -316,8 +319,9 @@ class TicketPool:
             failures[server] = error
             log.warning("drawing from the next ticket server: %s", error)
             return None
-        finally:
-            self._watch.end(flight)
+        except BaseException:  # a cancelled task, whose draw may go on in a thread
+            flight.cut(Cut.RELEASED)
+            raise
 
     def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
         reasons = "; ".join(map(str, failures.values()))

@@ -26,7 +26,8 @@ def probe(server: TicketServer) -> None:
         return
     server.breaker.postpone()
     name = f"sqla_tickets probe of {server}"
-    if not beside(lambda: _ask(server), name, in_a_task=server.engine.dialect.is_async):
+    # never a task: an event loop may end with the draw that has begun the probe, and end the probe
+    if not beside(lambda: _ask(server), name, in_a_task=False):
         server.probing.release()
 
 

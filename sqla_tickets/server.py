@@ -6,6 +6,7 @@ checked blocks, or into one `TicketError` that says why not.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.util import greenlet_spawn
 
 from . import tables
 from .aio import current_loop, in_event_loop, off_the_loop, pause, within
@@ -96,6 +98,7 @@ class TicketServer:
         self.flights: set[Flight] = set()
         self.silent: set[Flight] = set()
         self.lagging, self.alive_at = False, 0.0
+        self._apart: Connections | None = None
         self._joined = False
         self._asked_for_durability = False
         self._tables: dict[str, TicketTable] = {}
@@ -149,6 +152,11 @@ class TicketServer:
         while self.probing.locked() and time.monotonic() < end:
             pause(0.005)
         return self.is_well(name)
+
+    def forget(self, flight: Flight) -> None:
+        """A draw is not under way any more."""
+        self.flights.discard(flight)
+        self.silent.discard(flight)
 
     def load(self, name: str) -> tuple[bool, bool, int]:
         """How little there is to be said for asking this server, and not another one that is well."""
@@ -311,18 +319,31 @@ class TicketServer:
         raise AssertionError("the last attempt returns or raises")
 
     def say_hello(self) -> None:
-        """Open a connection and keep it, to see that the server answers; closes its breaker.
+        """Open a connection, to see that the server answers; closes its breaker.
+
+        Called in a thread that has no event loop.
 
         Raises:
             TicketError: it does not.
         """
         try:
-            connection = self.connections.open()
+            if self.engine.dialect.is_async:
+                asyncio.run(greenlet_spawn(self._hello_in_a_loop))
+            else:
+                closings = self.connections.closings
+                self.connections.keep_spare(self.connections.open(), closings)
         except Exception as error:
             raise self.failed(None, fault_of(error), error) from error
         self.alive_at = time.monotonic()
-        self.connections.keep(connection)
         self.breaker.admit()
+
+    def _hello_in_a_loop(self) -> None:
+        """Open a connection that no other event loop can use, and close it."""
+        if self._apart is None:  # loops cannot share what SQLAlchemy does once for each engine
+            own = isinstance(self._bind, (str, URL))
+            engine = engine_for(self._bind, self.timeout) if own else self.engine
+            self._apart = Connections(engine)
+        self._apart.discard(within(self.timeout + 2 * LOCK_WAIT, self._apart.open))
 
     def known_sequences(self) -> list[str]:
         """The sequences that this process has asked this server about."""
@@ -403,4 +424,5 @@ class TicketServer:
             self.connections = Connections(self.engine)
             self.place = replace(self.place, dialect=self.engine.dialect)
         self.flights, self.silent, self.lagging = set(), set(), False
+        self._apart = None
         self._lock, self.probing = threading.Lock(), threading.Lock()

@@ -13,12 +13,14 @@ for a sign of life.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .aio import current_loop
@@ -68,6 +70,8 @@ class Watch:
 
     def __init__(self, servers: Sequence[TicketServer], *, hedge: bool) -> None:
         self._servers, self._hedges = servers, hedge
+        #: Seconds that no draw is given more than, however slow the others were.
+        self._most = min(server.timeout for server in servers) / 2
         self.forget_parent()
 
     def forget_parent(self) -> None:
@@ -85,31 +89,24 @@ class Watch:
 
     # -- what a draw does
 
-    def begin(
-        self,
-        server: TicketServer,
-        name: str,
-        n: int,
-        *,
-        is_hedge: bool = False,
-        is_patient: bool = False,
-    ) -> Flight:
-        """A draw is about to be sent to a server: watch it."""
-        table, loop = server.table(name), current_loop()
-        flight = Flight(server, table, n, loop=loop, is_hedge=is_hedge, is_patient=is_patient)
-        server.flights.add(flight)
-        if not self._awake.is_set():
-            self._wake_up()
-        return flight
+    def draw(self, flight: Flight) -> list[range]:
+        """Send a draw to its server, and watch it until it ends, in whatever way.
 
-    def end(self, flight: Flight) -> None:
-        """The draw has ended, in whatever way."""
+        Raises:
+            TicketError: as `TicketServer.draw`.
+        """
         server = flight.server
-        server.flights.discard(flight)
-        server.silent.discard(flight)
-        if flight.since:
+        try:
+            server.flights.add(flight)
+            if not self._awake.is_set():
+                self._wake_up()
+            drawn = server.draw(flight.table.name, flight.n, flight)
+            # of a draw that failed, the time would tell of time-outs, and not of what is usual
             self._durations.append(time.monotonic() - flight.since)
-        self._tokens = min(MOST_HEDGES, self._tokens + HEDGES_PER_DRAW)
+            return drawn
+        finally:
+            server.forget(flight)
+            self._tokens = min(MOST_HEDGES, self._tokens + HEDGES_PER_DRAW)
 
     # -- the thread
 
@@ -127,6 +124,7 @@ class Watch:
                     self._thread.start()
                 except RuntimeError as error:  # at exit, or at a limit
                     self._thread = None
+                    self._awake.clear()
                     log.warning("draws are not watched: %s", error)
 
     def close(self) -> None:
@@ -156,6 +154,9 @@ class Watch:
             late.sort(key=_age)
             for flight in late:
                 self._see_to(flight, late[0])
+            for flight in flights:
+                if flight.loop is not None and flight.loop.is_closed():
+                    server.forget(flight)  # nobody else will ever
         if now - self._last_seen > DOZE:
             self._awake.clear()
             if any(server.flights for server in self._servers):  # one has just begun
@@ -167,8 +168,9 @@ class Watch:
             self._measured_at = now
             durations = sorted(list(self._durations))  # noqa: C414  # others append meanwhile
             if len(durations) >= FEW:
-                self._usual = max(2 * TICK, LAGS * durations[len(durations) // 2])
-                self._patience = max(FLOOR, TIMES * durations[int(len(durations) * SHARE)])
+                usual = max(2 * TICK, LAGS * durations[len(durations) // 2])
+                patience = max(FLOOR, TIMES * durations[int(len(durations) * SHARE)])
+                self._usual, self._patience = min(usual, self._most), min(patience, self._most)
         return self._patience
 
     # -- what is done about an overdue draw
@@ -176,36 +178,43 @@ class Watch:
     def _see_to(self, flight: Flight, eldest: Flight) -> None:
         if flight.loop is None:
             self._act(flight, eldest)
-            return
-        try:
-            flight.loop.call_soon_threadsafe(self._act_later, flight, eldest, TURNS)
-        except RuntimeError:  # the loop was closed
-            flight.server.flights.discard(flight)
+        elif not flight.is_looked_at and self._action(flight, eldest):
+            flight.is_looked_at = True  # a busy loop is not given more to do by every look
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                flight.loop.call_soon_threadsafe(self._act_later, flight, eldest, TURNS)
 
     def _act_later(self, flight: Flight, eldest: Flight, turns: int) -> None:
         """Let a loop that was busy read what has come in, before a server is called silent."""
         if turns and flight.loop is not None:
             flight.loop.call_soon(self._act_later, flight, eldest, turns - 1)
         else:
+            flight.is_looked_at = False
             self._act(flight, eldest)
 
     def _act(self, flight: Flight, eldest: Flight) -> None:
-        server, now = flight.server, time.monotonic()
+        while action := self._action(flight, eldest):
+            action()
+
+    def _action(self, flight: Flight, eldest: Flight) -> Callable[[], object] | None:
+        """What is to be done next about a draw; None while it is only to be waited for."""
+        server, name, now = flight.server, flight.table.name, time.monotonic()
         if not flight.waits(self._patience, now):
-            return
+            return None
         if now - flight.since > server.timeout + LOCK_WAIT + GRACE:
-            flight.cut(Cut.TIMED_OUT)
-            return
+            return partial(flight.cut, Cut.TIMED_OUT)
         silent = now - max(flight.table.answered, flight.since) > self._patience
-        if silent:
-            self._suspect(flight)
-        elsewhere = least_busy(self._servers, flight.table.name, (server,))
+        if silent and not flight.suspected:
+            return partial(self._suspect, flight)
+        elsewhere = least_busy(self._servers, name, (server,))
         if elsewhere is None:
-            return
-        if silent and self._may_release(flight, eldest, elsewhere):
-            flight.cut(Cut.RELEASED)
-        elif self._may_hedge(flight) and (silent or self._tokens >= 1):
-            self._hedge(flight, elsewhere)
+            return None
+        # one draw more for a server that answers is no burden; on none that does, all of them are
+        may_be_free = silent and not elsewhere.is_suspect(name)
+        if may_be_free and self._may_release(flight, eldest):
+            return partial(flight.cut, Cut.RELEASED)
+        if self._may_hedge(flight) and (may_be_free or self._tokens >= 1):
+            return partial(self._hedge, flight, elsewhere)
+        return None
 
     def _suspect(self, flight: Flight) -> None:
         """See that others are asked before this server, until it gives a sign of life."""
@@ -213,13 +222,11 @@ class Watch:
         server.silent.add(flight)
         if flight not in server.flights:  # it has ended meanwhile
             server.silent.discard(flight)
-        if not flight.suspected:
-            flight.suspected = True
-            probe(server)
+        flight.suspected = True
+        probe(server)
 
-    def _may_release(self, flight: Flight, eldest: Flight, elsewhere: TicketServer) -> bool:
-        to_be_kept = flight is eldest or flight.is_hedge or flight.is_patient
-        return not to_be_kept and not elsewhere.is_suspect(flight.table.name)
+    def _may_release(self, flight: Flight, eldest: Flight) -> bool:
+        return flight is not eldest and not flight.is_hedge and not flight.is_patient
 
     def _may_hedge(self, flight: Flight) -> bool:
         return self._hedges and not flight.hedged and not flight.is_hedge
@@ -228,19 +235,17 @@ class Watch:
         flight.hedged = True
         self._tokens -= 1
         name = f"sqla_tickets hedge of {flight.table.name!r} on {server}"
-        log.info("%s is overdue: asking %s, too", flight.server, server)
         beside(lambda: self._draw_too(flight, server), name, in_a_task=flight.loop is not None)
+        log.info("%s is overdue: asking %s, too", flight.server, server)
 
     def _draw_too(self, flight: Flight, server: TicketServer) -> None:
         name, n = flight.table.name, flight.n
-        own = self.begin(server, name, n, is_hedge=True)
+        own = Flight(server, server.table(name), n, loop=current_loop(), is_hedge=True)
         try:
-            flight.cut(Cut.BEATEN, server.draw(name, n, own))
+            flight.cut(Cut.BEATEN, self.draw(own))
         except TicketError as error:
-            flight.hedged = False
+            flight.hedged = server.is_well(name)  # then it would only say so again
             log.info("a hedge has failed, too: %s", error)
-        finally:
-            self.end(own)
 
 
 def _keep_watch(watch: Callable[[], Watch | None], awake: threading.Event) -> None:
@@ -250,7 +255,11 @@ def _keep_watch(watch: Callable[[], Watch | None], awake: threading.Event) -> No
         there = watch()
         if there is None or not there.is_kept_by(thread):
             return
-        there.look()
+        try:
+            there.look()
+        except Exception:
+            with contextlib.suppress(Exception):  # it may be a handler of the log's that fails
+                log.exception("the draws under way could not be looked at")
         del there
         time.sleep(TICK)
 
