@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -24,34 +24,30 @@ ORDERS = [
     "import sqla_tickets, alembic",
 ]
 SEEN = """
+import alembic, os
 from alembic import op
 from alembic.runtime.plugins import _all_plugins
 assert "sqla_tickets" in _all_plugins, list(_all_plugins)
 assert callable(op.create_ticket_table)
+assert alembic.__file__.startswith(os.environ["PYTHONPATH"].split(os.pathsep)[0])
 """
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with that Alembic, and with this package's entry point."""
-    folder = tmp_path_factory.mktemp("alembic")
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    packages = [f"alembic=={request.param}", "pymysql"]
+def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with that Alembic and this package's entry point, for the front of the path."""
+    folder = tmp_path_factory.mktemp("packages")
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([str(python), *install, *packages], capture_output=True, text=True)
+    place = ["--target", str(folder), "--no-deps", f"alembic=={request.param}"]
+    done = subprocess.run([sys.executable, *install, *place], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    declare_entry_point(Path(subprocess.check_output([python, "-c", SITE], text=True).strip()))
-    return python
+    declare_entry_point(folder)
+    return folder
 
 
-SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
-
-
-def declare_entry_point(site: Path) -> None:
+def declare_entry_point(folder: Path) -> None:
     """Do what an installation of this work tree would do, without building it."""
-    (site / "work_tree.pth").write_text(f"{REPOSITORY}\n")
-    info = site / "sqla_tickets-0.dist-info"
+    info = folder / "sqla_tickets-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sqla-tickets\nVersion: 0\n")
     (info / "entry_points.txt").write_text("[alembic.plugins]\nsqla_tickets = alembic_ext.plugin\n")
@@ -59,26 +55,29 @@ def declare_entry_point(site: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.parametrize("order", ORDERS)
-def test_alembic_imports_with_the_entry_point(python: Path, order: str) -> None:
-    done = run(python, order + SEEN)
+def test_alembic_imports_with_the_entry_point(packages: Path, order: str) -> None:
+    done = run(order + SEEN, packages, REPOSITORY)
     assert done.stderr == ""
     assert done.returncode == 0
 
 
 @pytest.mark.network
-def test_a_plugin_that_cannot_start_harms_nobody(python: Path, tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_start_harms_nobody(packages: Path, tmp_path: Path) -> None:
     (tmp_path / "sqla_tickets.py").write_text("raise RuntimeError('broken on purpose')\n")
-    code = (
-        f"import sys, logging; sys.path.insert(0, {str(tmp_path)!r}); logging.basicConfig()\n"
-        "import alembic\nfrom alembic import op"
-    )
-    done = run(python, code)
+    code = "import logging; logging.basicConfig()\nimport alembic\nfrom alembic import op"
+    done = run(code, tmp_path, packages, REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert "ticket tables are left out of the migrations" in done.stderr
 
 
-def run(python: Path | str, code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, "-W", "error", "-c", code], capture_output=True, text=True)
+def run(code: str, *path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=path[0],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_nobody_connects_and_nobody_compares_unless_asked() -> None:
@@ -98,5 +97,5 @@ def test_nobody_connects_and_nobody_compares_unless_asked() -> None:
         "assert not found('alembic.autogenerate.*')\n"
         "assert found('alembic.autogenerate.*', 'sqla_tickets')\n"
     )
-    done = run(sys.executable, f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}")
+    done = run(code, REPOSITORY)
     assert done.returncode == 0, done.stderr
