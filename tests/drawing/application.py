@@ -11,7 +11,7 @@ from sqla_tickets import TicketPool, TicketSequence, watch
 
 #: Seconds: a server on a loaded machine is slow, which is no error of a fork's.
 PATIENCE = 30.0
-vars(watch).update(FIRST=PATIENCE, FLOOR=PATIENCE)
+watch.__dict__.update(FIRST=PATIENCE, FLOOR=PATIENCE)
 PHOTOS = TicketSequence("photos", block=10)
 
 

@@ -399,7 +399,7 @@ def pause_until(condition: Callable[[], bool]) -> None:
 
 
 LOOP_ENDS = """
-import asyncio, sys
+import asyncio, logging, sys
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqla_tickets import TicketPool, TicketSequence, hand
@@ -407,6 +407,7 @@ photos = TicketSequence("photos", block=100)
 pool = TicketPool(sys.argv[2:])
 hand.LOST = hand.PAUSE = 0.5
 hand.AT_ONCE = 1
+logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # it may tell of a query that was cancelled
 
 def work(then):
     ids = pool.next_ids(photos, 90) + pool.next_ids(photos, 5)

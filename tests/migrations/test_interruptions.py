@@ -167,7 +167,8 @@ def interrupt(urls: list[URL], more_urls: list[URL], operation: Operation) -> No
     assert counted.changes > 1
     losses: tuple[Loss, ...] = ("connection", "process")
     cuts = [(at, lost) for at in range(1, counted.changes + 1) for lost in losses]
-    for at, lost in [*cuts, (counted.changes, "answer")]:
+    cuts.append((counted.changes, "answer"))
+    for at, lost in cuts:
         found = bench.run(f"n{at}{lost}_", Scissors(at, lost))
         assert found == expected, f"lost the {lost} at change {at} of {counted.changes}"
     processes = [Scissors(4) for _ in range(counted.changes)]
