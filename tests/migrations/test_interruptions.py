@@ -166,6 +166,7 @@ def interrupt(urls: list[URL], more_urls: list[URL], operation: Operation) -> No
     expected = bench.run("n_", counted)
     assert counted.changes > 1
     losses: tuple[Loss, ...] = ("connection", "process")
+    cuts: list[tuple[int, Loss]]
     cuts = [(at, lost) for at in range(1, counted.changes + 1) for lost in losses]
     cuts.append((counted.changes, "answer"))
     for at, lost in cuts:
