@@ -206,13 +206,12 @@ class Watch:
         if silent and not flight.suspected:
             return partial(self._suspect, flight)
         elsewhere = least_busy(self._servers, name, (server,))
-        if elsewhere is None:
-            return None
-        # one draw more for a server that answers is no burden; on none that does, all of them are
-        may_be_free = silent and not elsewhere.is_suspect(name)
-        if may_be_free and self._may_release(flight, eldest):
+        if elsewhere is None or elsewhere.is_suspect(name):
+            return None  # it would wait there, too
+        if silent and self._may_release(flight, eldest):
             return partial(flight.cut, Cut.RELEASED)
-        if self._may_hedge(flight) and (may_be_free or self._tokens >= 1):
+        # beside a silent server, one draw more is no burden for one that answers
+        if self._may_hedge(flight) and (silent or self._tokens >= 1):
             return partial(self._hedge, flight, elsewhere)
         return None
 

