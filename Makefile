@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once.
 SECOND_TRY := --reruns 1 --rerun-except 'repeat|duplicate|twice'
-CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks noxfile.py)
+CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks noxfile.py)
 
 .PHONY: demo test lint types docs matrix bench chaos clean
 .NOTPARALLEL:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.config import Config
     from alembic.runtime.migration import MigrationContext
 
-__all__ = ["find_pools", "option", "pool_named", "pools_of"]
+__all__ = ["find_pools", "option", "pool_named", "pools_in_files", "pools_of"]
 
 _PLACES = (
     "context.configure(ticket_pools=...) in env.py, config.attributes['ticket_pools'], pools attached"
@@ -106,6 +106,15 @@ def _configured(context: MigrationContext) -> dict[str, TicketPool]:
             attached.update(attached_pools(each))
     if attached or config is None:
         return attached
+    return pools_in_files(config)
+
+
+def pools_in_files(config: Config) -> dict[str, TicketPool]:
+    """The pools of ``alembic.ini`` and ``pyproject.toml`` by name. Connects to nothing.
+
+    Raises:
+        CommandError: a variable of the environment that a server's URL refers to is not set.
+    """
     return {name: _pool(name, *settings) for name, settings in _in_files(config)}
 
 

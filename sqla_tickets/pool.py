@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -411,13 +411,14 @@ class TicketPool:
 
     # -- looking after it
 
-    def status(self) -> list[TicketStatus]:
+    def status(self, sequences: Iterable[str] = ()) -> list[TicketStatus]:
         """One record per sequence and server; every server is asked now. Raises nothing for one down.
 
-        The sequences are those of the attached MetaDatas, and those that were drawn from.
+        The sequences are those of the attached MetaDatas, those that were drawn from, and ``sequences``.
         """
-        names = {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
-        names.update(name for server in self.servers for name in server.known_sequences())
+        names = set(sequences)
+        names |= {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
+        names.update(name for server in self.servers for name in server.known_sequences() if name)
         return [self._status_of(name, server) for name in sorted(names) for server in self.servers]
 
     def _status_of(self, name: str, server: TicketServer) -> TicketStatus:

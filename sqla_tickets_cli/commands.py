@@ -1,0 +1,128 @@
+"""What can be typed, with thin commands: each asks one module and shows what it says.
+
+Exit codes: 0 all is well, or done; 1 something was found that needs somebody; 2 the command line
+cannot be meant so; 3 what was asked for could not be done, and the message says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.live import Live
+
+from sqla_tickets import TicketError, __version__
+
+from . import status as status_
+from . import views
+from .places import Places
+
+__all__ = ["cli"]
+
+FOUND, FAILED = 1, 3
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """What was asked for could not be done."""
+
+    exit_code = FAILED
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="sqla-tickets")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs.")
+def cli(verbose: bool) -> None:
+    """Look after ticket servers.
+
+    They are found where the migrations find them: in alembic.ini or pyproject.toml, ${VARIABLES} of the
+    environment included.
+
+    Exit codes: 0 all is well; 1 something was found; 2 wrong usage; 3 it could not be done.
+    """
+    log = logging.getLogger("sqla_tickets")
+    if verbose:
+        logging.basicConfig(format="%(levelname)s %(message)s")
+        log.setLevel(logging.INFO)
+    elif not log.handlers:
+        log.addHandler(logging.NullHandler())
+
+
+def about_pools(command: Command) -> Command:
+    """Give a command the options that say where its servers are, as one argument ``places``."""
+
+    @functools.wraps(command)
+    def with_places(
+        config: str | None,
+        server: tuple[str, ...],
+        stride: int | None,
+        pool: str | None,
+        as_json: bool,
+        **rest: object,
+    ) -> object:
+        places = Places(config, server, stride, pool)
+        try:
+            return command(places=places, as_json=as_json, **rest)
+        except TicketError as error:
+            if as_json:
+                click.echo(json.dumps({"error": str(error), "kind": type(error).__name__}))
+                raise SystemExit(FAILED) from error
+            raise Failure(str(error)) from error
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="For machines."),
+        click.option("--pool", metavar="NAME", help="Which pool, where there are several."),
+        click.option("--stride", type=int, help="Of the pool of --server; default: their number."),
+        click.option(
+            "--server",
+            multiple=True,
+            metavar="URL",
+            envvar="SQLA_TICKETS_SERVERS",
+            help="A ticket server, in the pool's order; once for each.",
+        ),
+        click.option("--config", metavar="FILE", help="alembic.ini or pyproject.toml."),
+    ):
+        with_places = option(with_places)
+    return with_places  # type: ignore[return-value]  # click calls it by keywords
+
+
+def leave(is_well: bool) -> NoReturn:
+    raise SystemExit(0 if is_well else FOUND)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@click.option("--over", default=1.0, show_default=True, help="Seconds to measure the rate over.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@about_pools
+def status(
+    places: Places, as_json: bool, sequences: tuple[str, ...], over: float, watch: bool
+) -> None:
+    """Show how every server stands in every sequence.
+
+    SEQUENCES are only needed for foreign tables, such as Flickr's own, which have no note to find them by.
+    """
+    with places.wanted() as pools:
+        if watch:
+            _watch(lambda: status_.standings(pools, sequences, over=max(over, 0.2)))
+        found = status_.standings(pools, sequences, over=over)
+    if as_json:
+        click.echo(views.as_json("status", found))
+    else:
+        views.console().print(views.status_table(found))
+    leave(all(s.up for s in found))
+
+
+def _watch(look: Callable[[], list[status_.Standing]]) -> NoReturn:
+    with Live(console=views.console(), screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(views.status_table(look()), refresh=True)
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            raise SystemExit(0) from None

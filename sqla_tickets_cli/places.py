@@ -1,0 +1,93 @@
+"""Which pools a command is about: where the migrations look for them, or what is typed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.util import CommandError
+
+from alembic_ext.pools import pool_named, pools_in_files
+from sqla_tickets import TicketArgumentError, TicketPool
+
+__all__ = ["Places"]
+
+NONE = (
+    "no ticket servers are configured. Name them with --server URL --server URL, in SQLA_TICKETS_SERVERS,"
+    " or as ticket_servers in alembic.ini or in [tool.alembic] of pyproject.toml (--config FILE)"
+)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the options of a command say about where its ticket servers are.
+
+    Attributes:
+        config: ``alembic.ini`` or ``pyproject.toml``; None for those of the working folder.
+        servers: URLs, which count above all files.
+        stride: of the pool of these URLs; None for their number.
+        pool: the name of the pool that the command is about; None for the default or only one.
+    """
+
+    config: str | None
+    servers: tuple[str, ...]
+    stride: int | None
+    pool: str | None
+
+    @contextlib.contextmanager
+    def all(self) -> Generator[dict[str, TicketPool]]:
+        """Every pool by its name, closed at the end. Connects to nothing.
+
+        Raises:
+            TicketArgumentError: there is none, or it cannot be meant as it was written.
+        """
+        try:
+            pools = self._found()
+        except CommandError as error:
+            raise TicketArgumentError(str(error)) from error
+        if not pools:
+            raise TicketArgumentError(NONE)
+        try:
+            yield pools
+        finally:
+            for pool in pools.values():
+                pool.dispose()
+
+    @contextlib.contextmanager
+    def wanted(self) -> Generator[list[TicketPool]]:
+        """The pool that was named, or all of them."""
+        with self.all() as pools:
+            yield [pool_of(pools, self.pool)] if self.pool else list(pools.values())
+
+    @contextlib.contextmanager
+    def one(self) -> Generator[TicketPool]:
+        """The pool that was named, or the default or only one."""
+        with self.all() as pools:
+            yield pool_of(pools, self.pool)
+
+    def _found(self) -> dict[str, TicketPool]:
+        if self.servers:
+            name = self.pool or "default"
+            return {name: TicketPool(self.servers, stride=self.stride, name=name, hedge=False)}
+        file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
+        if self.config and not Path(file).is_file():
+            raise TicketArgumentError(f"there is no file {file}")
+        if file.endswith(".toml"):
+            return pools_in_files(Config(toml_file=file))
+        return pools_in_files(Config(file, toml_file="pyproject.toml"))
+
+
+def pool_of(pools: dict[str, TicketPool], name: str | None) -> TicketPool:
+    """The pool of that name.
+
+    Raises:
+        TicketArgumentError: there is none.
+    """
+    try:
+        return pool_named(pools, name)
+    except CommandError as error:
+        raise TicketArgumentError(str(error)) from error

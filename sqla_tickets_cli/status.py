@@ -1,0 +1,139 @@
+"""What ``sqla-tickets status`` tells: how each server stands in each sequence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqla_tickets import TicketPool, TicketStatus, moves
+from sqla_tickets.note import LayoutName
+from sqla_tickets.statements import largest_ticket
+
+__all__ = ["LARGEST_IN_JAVASCRIPT", "Standing", "standings"]
+
+#: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
+LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One sequence on one ticket server.
+
+    Attributes:
+        pool: the pool's name.
+        sequence: its name.
+        server: the server's name, without user and password.
+        up: whether it answered just now, about this table.
+        last_ticket: the largest ticket that its table shows.
+        layout: how its table is drawn from.
+        stride: of the pool.
+        offset: of the server.
+        bits: of the table's numbers.
+        is_foreign: whether no note stands beside the number: another program has made the table.
+        lead: how far it is above the server that is the least far; None when not up.
+        rate: tickets a second, all clients together; None when that was not measured.
+        left: how many tickets it can still issue.
+        runs_out: when that will be at this rate, if within a thousand years.
+        left_in_javascript: how many of them are below 2**53; None in a table of 32 bits.
+        error: why it is not up.
+    """
+
+    pool: str
+    sequence: str
+    server: str
+    up: bool
+    last_ticket: int | None
+    layout: LayoutName | None
+    stride: int
+    offset: int
+    bits: int
+    is_foreign: bool
+    lead: int | None
+    rate: float | None
+    left: int | None
+    runs_out: dt.date | None
+    left_in_javascript: int | None
+    error: str | None
+
+
+def standings(
+    pools: Sequence[TicketPool], sequences: Iterable[str] = (), *, over: float = 0.0
+) -> list[Standing]:
+    """Ask every server about every sequence; nothing is raised for one that is down.
+
+    Args:
+        pools: whose servers are asked.
+        sequences: more names than are found there, as foreign tables cannot be told from others.
+        over: seconds over which the rate is measured; 0 for not at all.
+    """
+    named = {pool.name: {*sequences, *moves.names(pool)} for pool in pools}
+    begin = time.monotonic()
+    before = {
+        (s.sequence, s.server): s.last_ticket
+        for pool in pools
+        for s in (pool.status(named[pool.name]) if over else ())
+    }
+    if over:
+        time.sleep(over)
+    found: list[Standing] = []
+    for pool in pools:
+        records = pool.status(named[pool.name])
+        seconds = time.monotonic() - begin
+        rates = {
+            key: None if last is None else (last, seconds) for key, last in before.items() if over
+        }
+        found += [
+            _standing(pool, record, rates.get((record.sequence, record.server)))
+            for record in records
+        ]
+    return [replace(s, lead=_lead(s, found)) for s in found]
+
+
+def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] | None) -> Standing:
+    server = next(server for server in pool.servers if str(server) == record.server)
+    note = server.table(record.sequence).note
+    bits = note.bits if note else 64
+    last, rate = record.last_ticket, None
+    if last is not None and before is not None:
+        rate = max(0, last - before[0]) / pool.stride / before[1]
+    left = None if last is None else max(0, largest_ticket(bits) - last) // pool.stride
+    in_javascript = None
+    if last is not None and bits == 64:
+        in_javascript = max(0, LARGEST_IN_JAVASCRIPT - last) // pool.stride
+    return Standing(
+        pool=pool.name,
+        sequence=record.sequence,
+        server=record.server,
+        up=record.up,
+        last_ticket=last,
+        layout=record.layout,
+        stride=pool.stride,
+        offset=server.offset or 0,
+        bits=bits,
+        is_foreign=record.up and note is None,
+        lead=None,
+        rate=rate,
+        left=left,
+        runs_out=_after(left, rate),
+        left_in_javascript=in_javascript,
+        error=record.error,
+    )
+
+
+def _after(left: int | None, rate: float | None) -> dt.date | None:
+    """The day on which so many tickets are gone."""
+    if left is None or not rate or left / rate > 1000 * 365.25 * 86400:
+        return None
+    today = dt.datetime.now(dt.timezone.utc).date()
+    return today + dt.timedelta(seconds=left / rate)
+
+
+def _lead(one: Standing, all_: Iterable[Standing]) -> int | None:
+    if one.last_ticket is None:
+        return None
+    key = one.pool, one.sequence
+    numbers = [s.last_ticket for s in all_ if (s.pool, s.sequence) == key]
+    return one.last_ticket - min(n for n in numbers if n is not None)

@@ -1,0 +1,85 @@
+"""How what was found reads: tables for people, JSON for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .status import Standing
+
+__all__ = ["as_json", "console", "number", "status_table"]
+
+
+def console() -> Console:
+    """Where output goes; a pipe gets lines that are long enough for a table."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=200)
+
+
+def as_json(what: str, records: Iterable[Any], **more: object) -> str:
+    """Records as a JSON object with one list."""
+    listed = [dataclasses.asdict(record) for record in records]
+    return json.dumps({what: listed, **more}, default=_plain, indent=2)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (dt.date, dt.datetime)):
+        return value.isoformat()
+    return str(value)
+
+
+def number(value: float | None) -> str:
+    """A number with separators, short where it is beyond counting."""
+    if value is None:
+        return "-"
+    if value >= 10**12:
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.1f}"
+
+
+def table_of(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    for column in columns:
+        left = column in ("sequence", "server", "state", "what", "why", "fix", "layout")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    return table
+
+
+def status_table(standings: Sequence[Standing]) -> RenderableType:
+    """The table of ``sqla-tickets status``."""
+    numbers = ["last", "layout", "of", "lead", "rate/s", "left", "runs out", "below 2^53"]
+    table = table_of("Ticket servers", ["sequence", "server", "state", *numbers])
+    before = None
+    for s in standings:
+        if before not in (None, (s.pool, s.sequence)):
+            table.add_section()
+        table.add_row(
+            Text("" if before == (s.pool, s.sequence) else _sequence(s)),
+            Text(s.server),
+            Text("up", "green") if s.up else Text(f"DOWN {s.error}", "bold red"),
+            "-" if s.last_ticket is None else f"{s.last_ticket:,}",
+            f"{s.layout or '-'}{' (foreign)' if s.is_foreign else ''}{' 32' if s.bits == 32 else ''}",
+            f"{s.offset} of {s.stride}",
+            number(s.lead),
+            number(s.rate),
+            number(s.left),
+            s.runs_out.isoformat() if s.runs_out else "-",
+            number(s.left_in_javascript),
+        )
+        before = s.pool, s.sequence
+    return (
+        table
+        if standings
+        else Text("No sequence is known here. Create one, or name a foreign one.")
+    )
+
+
+def _sequence(s: Standing) -> str:
+    return s.sequence if s.pool == "default" else f"{s.pool}: {s.sequence}"

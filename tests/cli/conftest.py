@@ -1,0 +1,47 @@
+"""The command, run in this process on real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import URL
+
+from sqla_tickets_cli.commands import cli
+from tests.drawing.conftest import open_pool, pool
+
+__all__ = ["open_pool", "pool"]
+
+
+@dataclass
+class Done:
+    """What a command has left."""
+
+    code: int
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+def run_cli(*arguments: str | int) -> Done:
+    """Run ``sqla-tickets`` with these arguments."""
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.output)
+
+
+@pytest.fixture
+def on(ticket_urls: list[URL]) -> list[str]:
+    """The options that name the pair of ticket servers."""
+    return options(ticket_urls)
+
+
+def options(urls: Sequence[URL]) -> list[str]:
+    return [word for url in urls for word in ("--server", url.render_as_string(False))]
