@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 
 import pymysql
+from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from tests.servers.base import PASSWORD, USER, Server
@@ -45,16 +47,26 @@ class MySQLLike(Server):
     @contextlib.contextmanager
     def administrator(self) -> Iterator[Cursor]:
         """Yield a cursor of the administrator's, in autocommit, for settings and grants."""
-        connection = pymysql.connect(
-            host=self.host,
-            port=self.port,
-            user=self.root,
-            password=PASSWORD,
-            autocommit=True,
-            connect_timeout=5,
-        )
-        with connection, connection.cursor() as cursor:
+        with self._connect_as_root() as connection, connection.cursor() as cursor:
             yield cursor
+
+    def _connect_as_root(self) -> pymysql.Connection[Cursor]:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return pymysql.connect(
+                    host=self.host,
+                    port=self.port,
+                    user=self.root,
+                    password=PASSWORD,
+                    autocommit=True,
+                    connect_timeout=5,
+                )
+            except pymysql.err.OperationalError as error:
+                # those of clients that were killed are there until the server notices
+                if error.args[0] != ER.CON_COUNT_ERROR or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     def answers(self) -> bool:
         """Return whether it takes connections."""
