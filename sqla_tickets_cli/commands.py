@@ -18,6 +18,7 @@ from rich.live import Live
 
 from sqla_tickets import TicketError, __version__
 
+from . import doctor as doctor_
 from . import status as status_
 from . import views
 from .places import Places
@@ -126,3 +127,20 @@ def _watch(look: Callable[[], list[status_.Standing]]) -> NoReturn:
                 time.sleep(0.1)
         except KeyboardInterrupt:
             raise SystemExit(0) from None
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@about_pools
+def doctor(places: Places, as_json: bool, sequences: tuple[str, ...]) -> None:
+    """Look for everything that can make ids repeat, or drawing stop.
+
+    Each finding has its variable, why it matters, and the fix. Advice alone leaves the exit code 0.
+    """
+    with places.wanted() as pools:
+        found = [finding for pool in pools for finding in doctor_.examine(pool, sequences)]
+    if as_json:
+        click.echo(views.as_json("findings", found))
+    else:
+        views.console().print(views.findings_table(found))
+    leave(all(finding.severity == "advice" for finding in found))

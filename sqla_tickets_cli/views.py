@@ -12,9 +12,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .doctor import Finding, Severity
 from .status import Standing
 
-__all__ = ["as_json", "console", "number", "status_table"]
+__all__ = ["as_json", "console", "findings_table", "number", "status_table"]
 
 
 def console() -> Console:
@@ -83,3 +84,26 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
 
 def _sequence(s: Standing) -> str:
     return s.sequence if s.pool == "default" else f"{s.pool}: {s.sequence}"
+
+
+_COLOURS: dict[Severity, str] = {"repeats": "bold red", "stops": "yellow", "advice": "cyan"}
+_MEANING: dict[Severity, str] = {
+    "repeats": "IDS CAN REPEAT",
+    "stops": "DRAWS CAN FAIL",
+    "advice": "advice",
+}
+
+
+def findings_table(findings: Sequence[Finding]) -> RenderableType:
+    """What ``sqla-tickets doctor`` found."""
+    if not findings:
+        return Text("Nothing found: the ticket servers are well.", "green")
+    table = Table(show_header=False, box=None, padding=(0, 1, 1, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        words = Text(f"{finding.server}\n", "dim")
+        words.append(f"{finding.variable} = {finding.value}\n", "bold")
+        words.append(f"{finding.why}\n", "none").append(f"Do: {finding.fix}", "green")
+        table.add_row(Text(_MEANING[finding.severity], _COLOURS[finding.severity]), words)
+    return table

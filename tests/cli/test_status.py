@@ -41,7 +41,7 @@ def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]
 
 
 def test_the_table_for_people_has_the_same(pool: TicketPool, on: list[str]) -> None:
-    last = max(draw_from(pool, 1, 700))
+    last = max(pool.next_ids("photos", 1500))
     done = run_cli("status", *on, "--over", 0)
     assert done.code == 0
     assert "photos" in done.text
@@ -60,11 +60,14 @@ def test_the_rate_and_the_day_of_the_end(pool: TicketPool, on: list[str]) -> Non
     drawing = threading.Thread(target=draw)
     drawing.start()
     try:
-        found = run_cli("status", *on, "--json", "--over", 1).json["status"]
+        for _ in range(20):  # a busy machine may draw nothing for a while
+            found = run_cli("status", *on, "--json", "--over", 0.5).json["status"]
+            small = [s for s in found if s["sequence"] == "small"]
+            if all(s["rate"] > 0 for s in small):
+                break
     finally:
         end.set()
         drawing.join()
-    small = [s for s in found if s["sequence"] == "small"]
     assert all(s["rate"] > 0 for s in small)
     assert all(s["runs_out"] for s in small)
     assert all(s["rate"] == 0 and s["runs_out"] is None for s in found if s not in small)

@@ -1,0 +1,450 @@
+"""What can make ids repeat, or drawing stop: one small function for each thing that is checked."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqla_tickets import TicketError, TicketPool, TicketTableMoved
+from sqla_tickets.note import Tombstone
+from sqla_tickets.statements import largest_ticket
+from sqla_tickets.tombstones import Live
+
+from .facts import Facts, Grant, PoolFacts, facts_of
+
+__all__ = ["CHECKS", "Finding", "Severity", "examine"]
+
+#: What comes of it: ids repeat, draws fail, or it could be better.
+Severity = Literal["repeats", "stops", "advice"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        server: the server's name.
+        check: the name of the check.
+        severity: what comes of it.
+        variable: what to look at.
+        value: how it was found.
+        why: what can happen.
+        fix: what to do.
+    """
+
+    server: str
+    check: str
+    severity: Severity
+    variable: str
+    value: str
+    why: str
+    fix: str
+
+
+#: Severity, variable, value, why, fix.
+Complaint = tuple[Severity, str, str, str, str]
+Check = Callable[[Facts, PoolFacts], Iterator[Complaint]]
+
+
+def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
+    """Every finding about the pool's servers, the gravest first."""
+    facts = facts_of(pool, sequences)
+    found = [
+        Finding(str(server.server), check.__name__, *complaint)
+        for server in facts.servers
+        for check in (CHECKS if server.error is None else (unreachable,))
+        for complaint in check(server, facts)
+    ]
+    order: tuple[Severity, ...] = ("repeats", "stops", "advice")
+    return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+# -- what makes ids repeat
+
+
+def durability(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    value = server.variables.get("innodb_flush_log_at_trx_commit", "1")
+    if value != "1":
+        yield (
+            "repeats",
+            "innodb_flush_log_at_trx_commit",
+            value,
+            "After a crash the tickets of the last second are issued again.",
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
+        )
+    for variable in ("fsync", "full_page_writes"):
+        if server.variables.get(variable) == "off":
+            yield (
+                "repeats",
+                variable,
+                "off",
+                "After a crash the last tickets, or the whole table, are lost.",
+                f"ALTER SYSTEM SET {variable} = on; SELECT pg_reload_conf();",
+            )
+
+
+def binary_log(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    value = server.variables.get("sync_binlog", "1")
+    if server.variables.get("log_bin") == "ON" and value != "1":
+        yield (
+            "repeats",
+            "sync_binlog",
+            value,
+            "After a crash a replica may lack the last tickets; promoted, it issues them again.",
+            "SET GLOBAL sync_binlog = 1; or skip-log-bin, as a ticket server needs no replica.",
+        )
+
+
+def storage_engine(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    for name, table in server.tables.items():
+        if table.engine not in (None, "InnoDB", "ROCKSDB"):
+            yield (
+                "repeats",
+                f"engine of {name}",
+                str(table.engine),
+                "It has no redo log: what it issued last can be lost in a crash, and issued again.",
+                f"ALTER TABLE `{name}` ENGINE = InnoDB, while nobody draws.",
+            )
+
+
+def version(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    since = {"mysql": (8, 0), "mariadb": (10, 2, 4)}.get(server.kind)
+    if since and server.version and server.version < since:
+        yield (
+            "repeats",
+            "version",
+            ".".join(map(str, server.version)),
+            "Its AUTO_INCREMENT counter is in memory only: a restart or a promotion sets it back.",
+            f"Upgrade to {'.'.join(map(str, since))} or later, or use the layout 'counter'.",
+        )
+
+
+def cluster(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    counted = [name for name, table in server.tables.items() if _is_flickrs(table.state)]
+    galera = [server.variables.get(n) for n in ("wsrep_on", "wsrep_auto_increment_control")]
+    for variable, is_on, fix in (
+        ("wsrep_auto_increment_control", galera == ["ON", "ON"], "SET GLOBAL {} = OFF"),
+        ("group_replication", server.group, "UNINSTALL PLUGIN {}"),
+    ):
+        if is_on:
+            yield (
+                "repeats",
+                variable,
+                "ON",
+                "The cluster changes increments and offsets by itself whenever a member comes or goes"
+                + (f", and {', '.join(counted)} count(s) by them." if counted else "."),
+                f"{fix.format(variable)}; or the layout 'counter' for every sequence here.",
+            )
+
+
+def increments(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    names = ("auto_increment_increment", "auto_increment_offset")
+    if not all(name in server.variables for name in names):
+        return
+    found = [int(server.variables[name]) for name in names]
+    wanted = [pool.pool.stride, server.server.offset or 0]
+    if found == wanted:
+        return
+    foreign = [
+        n for n, t in server.tables.items() if isinstance(t.state, Live) and not t.state.note
+    ]
+    above = "The offset is above the increment, and so not kept. " if found[1] > found[0] else ""
+    yield (
+        "repeats" if foreign or above else "advice",
+        "auto_increment_increment, auto_increment_offset",
+        f"{found[0]}, {found[1]}",
+        (
+            f"{above}A client that trusts the server's settings, as Flickr's did, issues another server's"
+            " numbers. This package sends its own along."
+        ),
+        (
+            f"SET GLOBAL auto_increment_increment = {wanted[0]}, GLOBAL auto_increment_offset = {wanted[1]},"
+            " and in the server's configuration; then end all connections."
+        ),
+    )
+
+
+def replication(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    if server.is_replica and server.kind != "postgresql":
+        yield (
+            "repeats",
+            "SHOW REPLICA STATUS",
+            "it is a replica",
+            (
+                "Another server's writes come in beside the tickets that are drawn here, and can set them"
+                " back."
+            ),
+            "STOP REPLICA; RESET REPLICA ALL; two ticket servers need not know of each other.",
+        )
+    if server.replicas:
+        yield (
+            "advice",
+            "replicas",
+            str(server.replicas),
+            "A replica lags: promoted, it issues again what it had not received yet.",
+            "Before a promoted replica is let in: sqla-tickets restore.",
+        )
+
+
+# -- what makes drawing stop
+
+
+def unreachable(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    yield (
+        "stops",
+        "connection",
+        "none",
+        f"It cannot be asked: {server.error}",
+        "Start it, or mend the network, the user or the password.",
+    )
+
+
+def twins(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    others = [
+        str(other.server)
+        for other in pool.servers
+        if other is not server and other.identity and other.identity == server.identity
+    ]
+    if others:
+        yield (
+            "stops",
+            "server",
+            f"the same as {', '.join(others)}",
+            "Two offsets on one machine: nothing goes on when it dies.",
+            "Give the pool another server in its place.",
+        )
+
+
+def read_only(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    for name in ("super_read_only", "read_only", "default_transaction_read_only"):
+        if server.variables.get(name, "OFF").upper() not in ("OFF", "0", "NO_LOCK"):
+            yield (
+                "stops",
+                name,
+                server.variables[name],
+                "It issues no tickets. Was it demoted to a replica?",
+                f"SET GLOBAL {name} = OFF, if it is to issue tickets, after sqla-tickets restore.",
+            )
+            return
+    if server.is_replica and server.kind == "postgresql":
+        yield (
+            "stops",
+            "pg_is_in_recovery()",
+            "true",
+            "It is a replica, and issues no tickets.",
+            "Name the primary, or promote it, and run sqla-tickets restore before it is let in.",
+        )
+
+
+def tables(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    for name, table in server.tables.items():
+        state = table.state
+        if state is None:
+            yield (
+                "stops",
+                f"table {name}",
+                "missing",
+                "Nothing is drawn here, so that the other servers have to be up.",
+                f"sqla-tickets create {name}",
+            )
+        elif isinstance(state, TicketTableMoved) or (
+            isinstance(state, Tombstone) and state.kind in ("opening", "converting")
+        ):
+            yield (
+                "stops",
+                f"table {name}",
+                str(state),
+                "A move or a conversion has not ended.",
+                "Run the migration again: it goes on where it stopped.",
+            )
+        elif isinstance(state, TicketError):
+            yield ("stops", f"table {name}", "unfit", str(state), "As the message says.")
+        elif isinstance(state, Live) and state.number is None:
+            yield (
+                "stops",
+                f"table {name}",
+                "empty",
+                "Its number is lost: somebody has truncated it, or deleted the row.",
+                (
+                    f"sqla-tickets raise {name} --above N, with N above every id that was ever issued"
+                    " (sqla-tickets restore finds out)."
+                ),
+            )
+
+
+def exhaustion(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    for name, table in server.tables.items():
+        state = table.state
+        if not isinstance(state, Live) or state.number is None:
+            continue
+        largest = largest_ticket(state.note.bits if state.note else 64)
+        if state.number > MUCH * largest:
+            yield (
+                "stops",
+                f"last ticket of {name}",
+                f"{state.number} of {largest}",
+                f"{state.number / largest:.0%} of the numbers are used.",
+                "Widen the table and the applications' columns to 64 bits.",
+            )
+
+
+def connections(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    used = max(
+        int(server.status.get(name, 0)) for name in ("Threads_connected", "Max_used_connections")
+    )
+    most = int(server.variables.get("max_connections", 0))
+    if most and used > MANY * most:
+        yield (
+            "stops",
+            "max_connections",
+            f"{most}, of which {used} were used",
+            "One more restart of the application may find no connection.",
+            f"SET GLOBAL max_connections = {max(4 * used, 500)}, and in the server's configuration.",
+        )
+
+
+def missing_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    if server.grants is None:
+        return
+    for name, table in server.tables.items():
+        if not isinstance(table.state, Live):
+            continue
+        has = _privileges(server.grants, server.database, name)
+        lacking = [p for p in (*NEEDED, LOCK) if not {p, "ALL PRIVILEGES", "ALL"} & has]
+        if not lacking:
+            continue
+        is_slow = lacking == [LOCK]
+        if is_slow and not _is_flickrs(table.state):
+            continue
+        yield (
+            "advice" if is_slow else "stops",
+            f"grants on {name}",
+            f"without {', '.join(lacking)}",
+            "Many tickets at once are drawn one by one."
+            if is_slow
+            else "Tickets cannot be drawn, or their marks not be kept.",
+            f"GRANT {', '.join(lacking)} ON `{server.database}`.* TO {_user(server)}",
+        )
+
+
+# -- what could be better
+
+
+def too_many_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    everywhere: set[str] = set()
+    for grant in server.grants or ():
+        if grant.on == "*.*":
+            everywhere |= grant.privileges - HARMLESS
+    here = _privileges(server.grants or (), server.database) & DANGEROUS
+    for where, surplus in (("*.*", everywhere), (f"`{server.database}`.*", here - everywhere)):
+        if surplus:
+            yield (
+                "advice",
+                f"grants on {where}",
+                ", ".join(sorted(surplus)),
+                "Who gets at this password can set the numbers back, by TRUNCATE, ALTER or a new table."
+                if where != "*.*"
+                else "A ticket user needs nothing outside its database.",
+                f"REVOKE them from {_user(server)}; give the migrations a user of their own.",
+            )
+
+
+def encryption(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    host = server.server.engine.url.host
+    if server.status.get("Ssl_cipher") == "" and not _is_this_machine(host):
+        yield (
+            "advice",
+            "Ssl_cipher",
+            "none",
+            f"What goes to {host} can be read and changed on the way.",
+            "Give the URL ?ssl_ca=FILE, and the user REQUIRE SSL.",
+        )
+
+
+def lax_mode(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    mode = server.variables.get("sql_mode")
+    if mode is not None and "STRICT_" not in mode:
+        yield (
+            "advice",
+            "sql_mode",
+            mode or "empty",
+            "A client other than this package gets the last number again and again when none is left.",
+            "Add STRICT_ALL_TABLES to sql_mode.",
+        )
+
+
+def stale_statistics(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    value = server.variables.get("information_schema_stats_expiry", "0")
+    if value != "0":
+        yield (
+            "advice",
+            "information_schema_stats_expiry",
+            value,
+            f"Monitoring by information_schema sees AUTO_INCREMENT as it was up to {value} s ago.",
+            "SET GLOBAL information_schema_stats_expiry = 0, or watch `sqla-tickets status`.",
+        )
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    durability,
+    binary_log,
+    storage_engine,
+    version,
+    cluster,
+    increments,
+    replication,
+    twins,
+    read_only,
+    tables,
+    exhaustion,
+    connections,
+    missing_grants,
+    too_many_grants,
+    encryption,
+    lax_mode,
+    stale_statistics,
+)
+
+#: Parts of the numbers, and of the connections, from which on it is high time.
+MUCH: Final = 0.7
+MANY: Final = 0.8
+LOCK: Final = "LOCK TABLES"
+NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+DANGEROUS: Final = frozenset({"ALL PRIVILEGES", "ALL", "ALTER", "DROP", "GRANT OPTION"})
+#: What monitoring needs.
+HARMLESS: Final = frozenset(
+    {
+        "BINLOG MONITOR",
+        "CONNECTION ADMIN",
+        "CONNECTION_ADMIN",
+        "PROCESS",
+        "REPLICATION CLIENT",
+        "SLAVE MONITOR",
+        "USAGE",
+    }
+)
+
+
+def _privileges(
+    grants: Iterable[Grant], database: str | None, table: str | None = None
+) -> set[str]:
+    return {p for grant in grants if grant.covers(database, table) for p in grant.privileges}
+
+
+def _user(server: Facts) -> str:
+    return f"'{server.server.engine.url.username}'"
+
+
+def _is_flickrs(state: object) -> bool:
+    return isinstance(state, Live) and state.layout == "replace"
+
+
+def _is_this_machine(host: str | None) -> bool:
+    if host in (None, "", "localhost") or str(host).startswith("/"):
+        return True
+    try:
+        return ipaddress.ip_address(str(host)).is_loopback
+    except ValueError:
+        return False

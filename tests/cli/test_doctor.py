@@ -1,0 +1,310 @@
+"""``sqla-tickets doctor``: a healthy pair has no finding, and each thing that is put wrong has one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from sqla_tickets_cli.doctor import CHECKS, Finding, examine, unreachable
+from tests.cli.conftest import options, run_cli
+from tests.drawing.conftest import OpenPool
+from tests.drawing.tools import FLICKRS_TABLE, fresh_pair, grant_only, run, setting
+from tests.servers import USER, Borrower, MySQLLike
+
+LEAST = ("SELECT", "INSERT", "UPDATE", "DELETE", "LOCK TABLES", "CREATE")
+MYSQL_LIKE = pytest.mark.ticket_servers("mariadb", "mysql")
+MARIADB = pytest.mark.ticket_servers("mariadb")
+
+
+class Pair:
+    """Two ticket servers as they should be, with a sequence ``photos``."""
+
+    def __init__(self, kind: str, servers: Borrower, open_pool: OpenPool) -> None:
+        self.first, self.second, self.urls = fresh_pair(servers, kind)
+        self.pool = open_pool(self.urls)
+        self.pool.create_table("photos")
+        self.pool.next_ids("photos", 3)
+        for server, url in zip((self.first, self.second), self.urls, strict=True):
+            grant_only(server, url, *LEAST)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return examine(self.pool)
+
+    def only(self, check: str, *, offsets: tuple[int, ...] = (1,)) -> Finding:
+        """The first of the findings, which are of this check alone, on these servers."""
+        found = self.findings
+        assert {finding.check for finding in found} == {check}, found
+        assert [f"(offset {n})" for n in offsets] == [f.server[-10:] for f in found]
+        assert all(f.variable and f.value and f.why and f.fix for f in found)
+        return found[0]
+
+
+@pytest.fixture
+def pair(ticket_kind: str, servers: Borrower, open_pool: OpenPool) -> Iterator[Pair]:
+    pair = Pair(ticket_kind, servers, open_pool)
+    more = {"information_schema_stats_expiry": 0} if ticket_kind == "mysql" else {}
+    with contextlib.ExitStack() as settings:
+        for offset, server in enumerate((pair.first, pair.second), 1):
+            values = {"auto_increment_increment": 2, "auto_increment_offset": offset, **more}
+            settings.enter_context(setting(server, **values))
+        yield pair
+
+
+@contextlib.contextmanager
+def text_setting(server: MySQLLike, variable: str, value: str) -> Iterator[None]:
+    with server.administrator() as cursor:
+        cursor.execute(f"SELECT @@GLOBAL.{variable}")
+        ((before,),) = cursor.fetchall()
+        cursor.execute(f"SET GLOBAL {variable} = %s", [value])
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL {variable} = %s", [before])
+
+
+@MYSQL_LIKE
+def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
+    assert pair.findings == []
+    done = run_cli("doctor", *options(pair.urls))
+    assert (done.code, done.text) == (0, "Nothing found: the ticket servers are well.\n")
+    assert run_cli("doctor", *options(pair.urls), "--json").json == {"findings": []}
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_two_files_have_no_finding(pool: TicketPool) -> None:
+    pool.next_ids("photos", 3)
+    assert examine(pool) == []
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_the_cluster_of_these_tests_which_does_not_flush(pool: TicketPool) -> None:
+    """It is one for both servers, and started without fsync."""
+    found = examine(pool)
+    assert {finding.check for finding in found} == {"durability", "twins"}
+    assert {f.severity for f in found if f.variable == "fsync"} == {"repeats"}
+
+
+@MYSQL_LIKE
+def test_a_crash_may_forget_tickets(pair: Pair) -> None:
+    with setting(pair.first, innodb_flush_log_at_trx_commit=2):
+        finding = pair.only("durability")
+        assert (finding.severity, finding.value) == ("repeats", "2")
+        done = run_cli("doctor", *options(pair.urls))
+    assert done.code == 1
+    assert "IDS CAN REPEAT" in done.text
+    assert "SET GLOBAL innodb_flush_log_at_trx_commit = 1" in done.text
+
+
+@MYSQL_LIKE
+def test_tables_without_a_redo_log(pair: Pair) -> None:
+    for server, url in zip((pair.first, pair.second), pair.urls, strict=True):
+        with server.administrator() as cursor:
+            cursor.execute(f"ALTER TABLE `{url.database}`.photos ENGINE = MyISAM")
+    assert pair.only("storage_engine", offsets=(1, 2)).value == "MyISAM"
+
+
+@MYSQL_LIKE
+def test_increments_that_disagree_with_the_pool(pair: Pair) -> None:
+    with setting(pair.first, auto_increment_increment=1, auto_increment_offset=1):
+        assert pair.only("increments").severity == "advice"
+        assert run_cli("doctor", *options(pair.urls)).code == 0
+        with pair.first.administrator() as cursor:
+            cursor.execute(f"USE `{pair.urls[0].database}`")
+            cursor.execute("ALTER TABLE photos COMMENT = ''")
+        # who made a table without a note may trust the settings
+        done = run_cli("doctor", "photos", *options(pair.urls), "--json")
+        assert done.code == 1
+        assert [f["severity"] for f in done.json["findings"]] == ["repeats"]
+
+
+@MYSQL_LIKE
+def test_an_offset_above_the_increment(pair: Pair) -> None:
+    with setting(pair.second, auto_increment_increment=2, auto_increment_offset=5):
+        finding = pair.only("increments", offsets=(2,))
+    assert finding.severity == "repeats"
+    assert "above" in finding.why
+
+
+@MARIADB
+def test_a_server_with_the_wrong_options(
+    pair: Pair, servers: Borrower, open_pool: OpenPool
+) -> None:
+    """An old release, by its own account, which replicates, and writes a log that it does not flush."""
+    bad = servers.new_mariadb(
+        "--log-bin", "--sync-binlog=0", "--version=10.1.48-MariaDB", "--server-id=7"
+    )
+    url = servers.fresh_database(bad)
+    with bad.administrator() as cursor:
+        cursor.execute(f"GRANT REPLICATION CLIENT, SLAVE MONITOR ON *.* TO '{USER}'@'%'")
+        cursor.execute("SET GLOBAL auto_increment_increment = 2, GLOBAL auto_increment_offset = 2")
+        cursor.execute("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1")
+    grant_only(bad, url, *LEAST)
+    found = {f.check: f for f in examine(open_pool([pair.urls[0], url])) if f.server[-2] == "2"}
+    assert set(found) == {"version", "binary_log", "replication", "tables"}
+    assert (found["version"].severity, found["version"].value) == ("repeats", "10.1.48")
+    assert (found["binary_log"].severity, found["binary_log"].value) == ("repeats", "0")
+    assert found["replication"].severity == "repeats"
+    assert found["tables"].value == "missing"
+
+
+@MARIADB
+def test_a_galera_cluster_that_sets_increments(
+    servers: Borrower, open_pool: OpenPool, pair: Pair
+) -> None:
+    node = servers.new_mariadb(
+        "--wsrep-on=ON",
+        "--wsrep-provider=none",
+        "--binlog-format=ROW",
+        "--auto-increment-increment=2",
+        "--auto-increment-offset=2",
+    )
+    url = servers.fresh_database(node)
+    grant_only(node, url, *LEAST)
+    pool = open_pool([pair.urls[0], url])
+    with node.administrator() as cursor:
+        cursor.execute("SELECT @@GLOBAL.wsrep_on, @@GLOBAL.wsrep_auto_increment_control")
+        assert cursor.fetchall() == ((1, 1),)
+    found = {f.check: f for f in examine(pool) if f.server.endswith("(offset 2)")}
+    assert found["cluster"].variable == "wsrep_auto_increment_control"
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_group_replication(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
+    with pair.second.administrator() as cursor:
+        try:
+            cursor.execute("INSTALL PLUGIN group_replication SONAME 'group_replication.so'")
+        except pymysql.err.MySQLError as error:
+            pytest.skip(f"this MySQL has no group replication: {error}")
+        try:
+            assert pair.only("cluster", offsets=(2,)).variable == "group_replication"
+        finally:
+            cursor.execute("UNINSTALL PLUGIN group_replication")
+
+
+@MYSQL_LIKE
+def test_both_addresses_lead_to_one_server(pair: Pair, servers: Borrower) -> None:
+    with setting(pair.second, auto_increment_offset=1):
+        other = servers.fresh_database(pair.first)
+        grant_only(pair.first, other, *LEAST)
+        with TicketPool([pair.urls[0], other.set(host="localhost")]) as twins:
+            found = [f for f in examine(twins) if f.check == "twins"]
+    assert [f.severity for f in found] == ["stops", "stops"]
+
+
+@MYSQL_LIKE
+def test_a_server_that_may_not_be_written_to(pair: Pair) -> None:
+    with setting(pair.second, read_only=1):
+        assert pair.only("read_only", offsets=(2,)).severity == "stops"
+
+
+@MYSQL_LIKE
+def test_a_server_that_is_down(pair: Pair) -> None:
+    pair.second.kill()
+    (finding,) = pair.findings
+    assert (finding.check, finding.severity) == (unreachable.__name__, "stops")
+    assert str(pair.urls[1].port) in finding.server
+
+
+def test_a_table_that_is_missing_or_empty(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    pool.create_table("people")
+    run(ticket_urls[0], "DROP TABLE people")
+    run(ticket_urls[1], "DELETE FROM photos")
+    found = {f.variable: f for f in examine(pool) if f.check == "tables"}
+    assert {name: f.value for name, f in found.items()} == {
+        "table people": "missing",
+        "table photos": "empty",
+    }
+    assert found["table people"].fix == "sqla-tickets create people"
+
+
+@MYSQL_LIKE
+def test_a_table_of_another_pool(pair: Pair, open_pool: OpenPool) -> None:
+    found = [f for f in examine(open_pool(pair.urls[::-1])) if f.check == "tables"]
+    assert len(found) == 2
+    assert all("numbered otherwise" in f.why for f in found)
+
+
+def test_numbers_that_run_out(pool: TicketPool) -> None:
+    pool.create_table("small", bits=32, start=3_200_000_000)
+    found = [f for f in examine(pool) if f.check == "exhaustion"]
+    assert len(found) == 2
+    assert "75%" in found[0].why
+
+
+@MARIADB
+def test_connections_that_run_out(pair: Pair) -> None:
+    with contextlib.ExitStack() as opened, setting(pair.first, max_connections=12):
+        for _ in range(9):
+            opened.enter_context(pair.first.administrator())
+        assert pair.only("connections").severity == "stops"
+
+
+@MYSQL_LIKE
+def test_grants_that_are_missing(pair: Pair) -> None:
+    grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "LOCK TABLES")
+    finding = pair.only("missing_grants")
+    assert finding.value == "without UPDATE, DELETE"
+    assert finding.severity == "stops"
+    assert f"GRANT UPDATE, DELETE ON `{pair.urls[0].database}`.* TO '{USER}'" in finding.fix
+    grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "UPDATE", "DELETE")
+    assert pair.only("missing_grants").severity == "advice"
+
+
+@MYSQL_LIKE
+def test_grants_that_are_too_many(pair: Pair) -> None:
+    grant_only(pair.first, pair.urls[0], "ALL")
+    assert pair.only("too_many_grants").value == "ALL PRIVILEGES"
+    grant_only(pair.first, pair.urls[0], *LEAST)
+    with pair.first.administrator() as cursor:
+        cursor.execute(f"GRANT FILE ON *.* TO '{USER}'@'%'")
+        try:
+            assert pair.only("too_many_grants").variable == "grants on *.*"
+        finally:
+            cursor.execute(f"REVOKE FILE ON *.* FROM '{USER}'@'%'")
+
+
+@MYSQL_LIKE
+def test_what_goes_over_the_wire_in_the_clear(pair: Pair, open_pool: OpenPool) -> None:
+    # another address of this machine, which does not say so
+    host = "0.0.0.0"
+    urls = [url.set(host=host).update_query_dict({"ssl_disabled": "true"}) for url in pair.urls]
+    found = examine(open_pool(urls))
+    assert [f.check for f in found] == ["encryption", "encryption"]
+    assert host in found[0].why
+
+
+@MYSQL_LIKE
+def test_a_lax_mode(pair: Pair) -> None:
+    with text_setting(pair.first, "sql_mode", "NO_ENGINE_SUBSTITUTION"):
+        assert pair.only("lax_mode").severity == "advice"
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_statistics_that_are_a_day_old(pair: Pair) -> None:
+    with setting(pair.first, information_schema_stats_expiry=86400):
+        assert pair.only("stale_statistics").value == "86400"
+
+
+@MYSQL_LIKE
+def test_flickrs_own_tables_are_examined_when_they_are_named(pair: Pair) -> None:
+    for number, url in enumerate(pair.urls, 1):
+        grant_only((pair.first, pair.second)[number - 1], url, "ALL")
+        run(url, FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+        run(url, f"INSERT INTO `Tickets64` VALUES ({number + 2}, 'a')")
+        grant_only((pair.first, pair.second)[number - 1], url, *LEAST)
+    assert examine(pair.pool, ["Tickets64"]) == []
+    run(pair.urls[0], "DELETE FROM `Tickets64`")
+    (finding,) = examine(pair.pool, ["Tickets64"])
+    assert finding.value == "empty"
+
+
+def test_every_check_has_a_test_here() -> None:
+    text = Path(__file__).read_text()
+    assert [c.__name__ for c in CHECKS if f'"{c.__name__}"' not in text] == []
