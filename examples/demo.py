@@ -26,6 +26,7 @@ from outage import Outage, outage_of
 from photos import Base, Comment, Photo, Shards, Tag
 from screen import Screen
 from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.statements import MARKS, DropTicketTable
 
 #: When the first ticket server goes and when it is back, in shares of all photos.
 GONE, BACK = 0.4, 0.7
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
     outage = outage_of(ticket_urls[0])
     undo.callback(outage.close)
     pool = undo.enter_context(TicketPool([outage.url, *ticket_urls[1:]]))
+    if not options.keep:
+        undo.callback(drop_marks, [url for url in ticket_urls if MARKS not in tables_in(url)])
     create_tables(pool, shards, options.keep, undo)
     screen.done("created the ticket tables, and the tables of the shards")
 
@@ -163,16 +166,23 @@ def _file(folder: Path, name: str) -> URL:
     return URL.create("sqlite", database=str(folder / name / "data.db"))
 
 
+def tables_in(url: URL) -> set[str]:
+    """The tables of a database."""
+    engine = create_engine(url)
+    try:
+        return set(inspect(engine).get_table_names())
+    except DBAPIError as error:
+        shown = url.render_as_string(hide_password=True)
+        raise Refused(f"{shown} cannot be used: {error.orig}") from error
+    finally:
+        engine.dispose()
+
+
 def refuse_foreign_tables(ticket_urls: Sequence[URL], shard_urls: Sequence[URL]) -> None:
     """See that no table that the demo is going to create, and to drop, is there already."""
     for url in [*ticket_urls, *shard_urls]:
-        shown, engine = url.render_as_string(hide_password=True), create_engine(url)
-        try:
-            foreign = set(inspect(engine).get_table_names()) & set(Base.metadata.tables)
-        except DBAPIError as error:
-            raise Refused(f"{shown} cannot be used: {error.orig}") from error
-        finally:
-            engine.dispose()
+        shown = url.render_as_string(hide_password=True)
+        foreign = tables_in(url) & set(Base.metadata.tables)
         if foreign:
             raise Refused(
                 f"{shown} has tables that this demo did not create: {', '.join(sorted(foreign))}."
@@ -191,6 +201,15 @@ def create_tables(pool: TicketPool, shards: Shards, keep: bool, undo: ExitStack)
         for name in Base.metadata.tables:
             undo.callback(pool.drop_table, name)
     pool.create_all(Base.metadata)
+
+
+def drop_marks(ticket_urls: Sequence[URL]) -> None:
+    """Leave nothing of what these ticket servers knew of each other."""
+    for url in ticket_urls:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(DropTicketTable(MARKS))
+        engine.dispose()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import PoolProxiedConnection
 
 from .engines import LOCK_WAIT, in_memory
+from .identity import Identity, identify
 from .opening import Opening
 from .sockets import socket_of
 
@@ -34,10 +35,16 @@ __all__ = ["Connection", "Connections"]
 #: How many idle connections are kept; more are opened when more threads draw at the same time.
 KEPT: Final = 32
 
-# A lax server would store the largest number that fits and answer with the one that does not.
-_SETTINGS: Final = (
+# A lax server would store the largest number that fits and answer with the one that does not. Between
+# the two halves of a REPLACE there is no row to be seen.
+_MYSQL: Final = (
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT}, innodb_lock_wait_timeout = {LOCK_WAIT},"
-    " sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
+    " sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES'), {} = 'REPEATABLE-READ'"
+)
+# A ticket that a crash forgets is issued again.
+_POSTGRESQL: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false),"
+    f" set_config('lock_timeout', '{LOCK_WAIT * 1000}', false)"
 )
 
 
@@ -53,12 +60,23 @@ class Connection:
         known_tables: the sequences whose tables were looked at through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
+        identity: which server it leads to, where that can be told.
     """
 
     #: Seconds that an answer is given at least.
     patience: Final = 0.0
 
-    __slots__ = ("_wire", "alone", "cursor", "dbapi", "known_tables", "lease", "pid", "reused")
+    __slots__ = (
+        "_wire",
+        "alone",
+        "cursor",
+        "dbapi",
+        "identity",
+        "known_tables",
+        "lease",
+        "pid",
+        "reused",
+    )
 
     def __init__(self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None) -> None:
         self.dbapi = dbapi
@@ -67,6 +85,7 @@ class Connection:
         self.pid = os.getpid()
         self.known_tables: set[str] = set()
         self.lease = lease
+        self.identity: Identity | None = None
         self.alone: threading.Lock | None = None
         self._wire: int | None = None
         number = socket_of(dbapi)
@@ -126,6 +145,11 @@ class Connections:
         self._forked = False
         self.closings = 0
         self.abandon()
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether one can be taken without another being opened."""
+        return bool(self._idle())
 
     @property
     def dialect(self) -> Dialect:
@@ -284,14 +308,20 @@ class Connections:
         dbapi, cursor = connection.dbapi, connection.cursor
         self.dialect.set_isolation_level(dbapi, "AUTOCOMMIT")
         if self.dialect.name in ("mysql", "mariadb"):
-            cursor.execute(_SETTINGS, ())
-            # between the two halves of a REPLACE there is no row to be seen
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", ())
-        elif self.dialect.name == "postgresql":  # a ticket that a crash forgets is issued again
-            cursor.execute("SET synchronous_commit = on", ())
-            cursor.execute(f"SET lock_timeout = {LOCK_WAIT * 1000}", ())
+            cursor.execute(_MYSQL.format(_isolation(self.dialect)), ())
+        elif self.dialect.name == "postgresql":
+            cursor.execute(_POSTGRESQL, ())
+            cursor.fetchall()
         elif getattr(dbapi, "autocommit", None) is False:  # sqlite3 from Python 3.12 on
             setattr(dbapi, "autocommit", True)  # noqa: B010  # not of every driver
+        connection.identity = identify(cursor, self.dialect)
+
+
+def _isolation(dialect: Dialect) -> str:
+    """What the variable of the isolation level is called, by the manuals of MariaDB and MySQL."""
+    version = tuple(dialect.server_version_info or (99,))
+    since = (11, 1, 1) if getattr(dialect, "is_mariadb", False) else (5, 7, 20)
+    return "transaction_isolation" if version >= since else "tx_isolation"
 
 
 _of_another_process: list[Any] = []

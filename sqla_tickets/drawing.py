@@ -69,6 +69,10 @@ def _attempt(
         if layout is None:
             layout = server.find(connection, table)
             flight.board(connection)  # looking at a table takes longer than a draw
+        if table.epoch != server.epoch:
+            flight.leave()  # others are waited for
+            server.meet(table)
+            flight.board(connection)
         before = table.high_water
         _see_that_they_fit(server, table, n)
         blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
@@ -188,7 +192,8 @@ def _accept(
             raise _violated(server, table, expected, f"{block[0]}: {taken_over}")
         if block[0] <= last:
             set_back = "was it restored from a backup, promoted, truncated or altered?"
-            expected = f"a ticket above {last}, which it had issued before"
+            known = " as its peers know" if last == table.mark else ""
+            expected = f"a ticket above {last}, which it had issued before{known}"
             raise _violated(server, table, expected, f"{block[0]}: {set_back}")
         last = block[-1]
     if last > largest_ticket(64):

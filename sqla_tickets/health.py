@@ -79,6 +79,10 @@ class Breaker:
         """Open for good: what happened calls for a person."""
         self.reason, self._next_attempt = reason, math.inf
 
+    def release(self) -> None:
+        """Close, whatever it was open for: a person has seen to it."""
+        self.reason, self.slow, self._failures, self._next_attempt = None, False, 0, 0.0
+
 
 def _jitter() -> float:
     return random.uniform(0.5, 1.0)  # noqa: S311  # spreads attempts, guards no secret

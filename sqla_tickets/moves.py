@@ -157,11 +157,11 @@ def create(
         return
     dropped = [s.high_water for s in states.values() if isinstance(s, Tombstone)]
     first = max(start or 1, above + 1, *(high + 1 for high in dropped))
-    lost = _lost_below(states)
+    lost = max(_lost_below(states), _lost_by_marks(pool, name, states, first))
     if lost >= first:
         log.warning(
-            "%r is missing on a server of the pool %r while others stand at %d: it begins above"
-            " that. Raise it if the server had issued more before it lost its table.",
+            "%r is missing on a server of the pool %r, and others stand, or know it, at %d: it begins"
+            " above that. Raise it if the server had issued more before it lost its table.",
             name,
             pool.name,
             lost - MARGIN,
@@ -178,6 +178,15 @@ def create(
             site.open(element, state)
         elif above:
             site.raise_above(above)
+    if above:
+        pool.marks.raised(name, above)
+
+
+def _lost_by_marks(pool: TicketPool, name: str, states: Mapping[_Site, State], first: int) -> int:
+    """Where a table that was lost may begin, by what the servers know of each other; else 0."""
+    known = pool.marks.prepare(name)
+    is_lost = any(not isinstance(state, Live) for state in states.values())
+    return known + MARGIN if is_lost and known >= first else 0
 
 
 def _lost_below(states: Mapping[_Site, State]) -> int:
@@ -241,6 +250,7 @@ def raise_above(pool: TicketPool, name: str, above: int) -> None:
         raise TicketArgumentError(f"raise {name!r} above {above!r}: a ticket is 1 to 2**63 - 1")
     for site in _sites(pool, name):
         site.raise_above(above)
+    pool.marks.raised(name, above)
 
 
 def drop(pool: TicketPool, name: str) -> None:
@@ -306,8 +316,9 @@ def rename(pool: TicketPool, old: str, new: str) -> None:
         _Transfer([source], [target])
         for source, target in zip(_sites(pool, old), _sites(pool, new), strict=True)
     ]
+    known = pool.marks.prepare(new)
     for transfer in [transfer for transfer in transfers if transfer.is_to_be_done()]:
-        transfer.run()
+        transfer.run(known)
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> None:
@@ -331,7 +342,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> None:
         )
     transfer = _Transfer(_sites(source, name), _sites(target, name))
     if transfer.is_to_be_done():
-        transfer.run()
+        transfer.run(target.marks.prepare(name))
 
 
 class _Transfer:
@@ -369,8 +380,12 @@ class _Transfer:
                 raise _unfinished(site, state)
         return not closed or any(map(self._is_opening, self._there.values()))
 
-    def run(self) -> None:
-        """Do what is left to do."""
+    def run(self, known: int) -> None:
+        """Do what is left to do.
+
+        Args:
+            known: the largest mark of a former sequence of the target's name.
+        """
         source, target = self._sources[0], self._targets[0]
         graves = {
             site: site.erect("opening", source.pool, source.sequence, state)
@@ -379,6 +394,7 @@ class _Transfer:
         }
         closed = [site.bury("moved", target.pool, target.sequence) for site in self._sources]
         high = max(grave.high_water for grave in (*closed, *graves.values()))
+        high = high if known <= high else known + MARGIN
         for site, grave in graves.items():
             layout, bits = _layout_for(site, closed), _bits(closed, high)
             site.open(site.element(high + 1, layout=layout, bits=bits), grave)

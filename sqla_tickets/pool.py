@@ -35,6 +35,7 @@ from .errors import (
 )
 from .flight import Cut, Flight
 from .hand import Hand, Stream, count, divide
+from .marks import Marks
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
@@ -113,6 +114,10 @@ class TicketPool:
         self._warn_of_twins()
         self._hand = Hand()
         self._turn = itertools.count()
+        #: What the servers know of each other.
+        self.marks = Marks(self.servers, self.stride)
+        for server in self.servers:
+            server.listen_to(self.marks)
         self._watch = Watch(self.servers, hedge=len(servers) > 1 if hedge is None else hedge)
         self._metadatas: WeakSet[MetaData] = WeakSet()
         #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
@@ -373,6 +378,7 @@ class TicketPool:
         try:
             for server in self.servers:
                 server.drop(name)
+            self.marks.drop(name)
         finally:
             self._hand.drop(name)
 
@@ -388,6 +394,31 @@ class TicketPool:
             moves.raise_above(self, name, above)
         finally:
             self._hand.drop(name)
+
+    def unquarantine(self, name: str, server: TicketServer | None = None) -> None:
+        """Draw again from tables that broke a promise, and that a person has repaired since.
+
+        Each is compared with what its peers know and what this process has seen, by drawing a ticket
+        that nobody gets. Call it in every process, or restart them.
+
+        Args:
+            name: of the sequence.
+            server: one of ``pool.servers``; None for all of them.
+
+        Raises:
+            TicketViolation: a table still issues old numbers, or another server's; it stays quarantined.
+            TicketError: a server failed; its table stays quarantined.
+        """
+        if server is not None and server not in self.servers:
+            raise TicketArgumentError(f"{server} is not in the pool {self.name!r}")
+        failures: list[TicketError] = []
+        for each in self.servers if server is None else [server]:
+            try:
+                each.unquarantine(name)
+            except TicketError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def create_all(self, metadata: MetaData) -> None:
         """Create the tables of all sequences of ``metadata`` that this pool serves.
@@ -474,11 +505,13 @@ class TicketPool:
         for server in self.servers:
             server.forget_parent()
         self._watch.forget_parent()
+        self.marks.forget_parent()
         self._hand = Hand()  # the last, as it says that all is done
 
     def dispose(self) -> None:
         """Close every idle connection, end every thread. The pool can go on; blocks in hand stay."""
         self._watch.close()
+        self.marks.flush()
         for server in self.servers:
             server.close()
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import ref
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -31,12 +32,15 @@ from .faults import Fault, fault_of
 from .flight import Flight
 from .hand import drop_everything
 from .health import Breaker
+from .identity import Identity
 from .layouts import Layout, layout_of
 from .note import Note
 from .statements import CreateTicketTable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from .marks import Marks
 
 __all__ = ["TicketServer", "TicketTable"]
 
@@ -55,7 +59,11 @@ class TicketTable:
         name: of the sequence.
         layout: how it is drawn from; None until it was found, and after it changed.
         note: what stands beside the number; None for a foreign table.
-        high_water: the largest ticket that this process has received or seen; 0 before the first.
+        high_water: the largest ticket that this process has received, seen, or been told of by the
+            server's peers; 0 before the first.
+        mark: the largest ticket that the server's peers have told of.
+        write_at: the high water from which on the peers are to know it soon.
+        epoch: in which of the server's it was met.
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
@@ -66,6 +74,9 @@ class TicketTable:
     layout: Layout | None = None
     note: Note | None = None
     high_water: int = 0
+    mark: int = 0
+    write_at: int = 0
+    epoch: int = 0
     draws: int = 0
     errors: int = 0
     answered: float = 0.0
@@ -86,6 +97,9 @@ class TicketServer:
         lagging: whether one of them takes longer than is usual, so that others are better off elsewhere.
         alive_at: when it last gave a sign of life, by ``time.monotonic()``.
         probing: held while it is asked for a sign of life, beside the traffic.
+        identity: which database server the last new connection has led to; None before the first,
+            and where it does not tell.
+        epoch: how often that has changed, its starts included.
     """
 
     def __init__(
@@ -101,6 +115,9 @@ class TicketServer:
         self._apart: Connections | None = None
         self._joined = False
         self._asked_for_durability = False
+        self.identity: Identity | None = None
+        self.epoch = 1
+        self._marks: Callable[[], Marks | None] = lambda: None
         self._tables: dict[str, TicketTable] = {}
         self._lock = threading.Lock()
 
@@ -119,6 +136,10 @@ class TicketServer:
         self.connections = Connections(self.engine)
         self.place = tables.Place(str(self), self.engine.dialect, stride, self.offset)
         self._joined = True
+
+    def listen_to(self, marks: Marks) -> None:
+        """Have the tables that are met compared with what the peers know of them."""
+        self._marks = ref(marks)
 
     def __str__(self) -> str:
         """What messages, logs and metrics call it: no user, no password, no options."""
@@ -200,6 +221,9 @@ class TicketServer:
         table.breaker.quarantine(error)
         drop_everything()
         log.critical("%s", error)
+        marks = self._marks()
+        if marks is not None:  # others are to know how far it had come
+            marks.begin_to_write(self)
 
     def find(self, connection: Connection, table: TicketTable) -> Layout:
         place, cursor = self.place, connection.cursor
@@ -216,6 +240,28 @@ class TicketServer:
             table.layout = found
         connection.known_tables.add(table.name)
         return found
+
+    def _recognise(self, identity: Identity) -> None:
+        """Begin a new epoch when a connection leads to another server, or it was started again."""
+        if not identity.is_same_run(self.identity):
+            self.epoch += self.identity is not None
+            self.identity = identity
+            marks = self._marks()
+            if marks is not None:
+                marks.warn_of_twins(self)
+
+    def meet(self, table: TicketTable) -> None:
+        """Learn what the server's peers know of a table: in each epoch, before it is drawn from."""
+        epoch, marks = self.epoch, self._marks()
+        if marks is not None:
+            marks.meet(self, table)
+        table.epoch = epoch
+
+    def learn(self, table: TicketTable, mark: int) -> None:
+        """Take it from a peer that a ticket was issued: the next draws have to be above it."""
+        with self._lock:
+            table.mark = max(table.mark, mark)
+            table.high_water = max(table.high_water, mark)
 
     def _warn_if_forgetful(self, connection: Connection) -> None:
         """Say once that a crash of this server can bring tickets back that it has issued."""
@@ -247,6 +293,19 @@ class TicketServer:
             self.table(element.name).breaker.reset()
 
         self._off_the_loop(lambda: self._do(element.name, work))
+
+    def unquarantine(self, name: str) -> None:
+        """Ask a quarantined table again: it is compared anew, with one ticket that nobody gets.
+
+        Raises:
+            TicketViolation: it is no better; it stays quarantined.
+            TicketError: the server failed; the table stays quarantined.
+        """
+        table = self.table(name)
+        if table.breaker.state == "quarantined":
+            table.layout, table.epoch = None, 0
+            self.draw(name, 1)
+            table.breaker.release()
 
     def drop(self, name: str) -> None:
         """Drop the table, if it is there, and forget what was known of it.
@@ -318,6 +377,42 @@ class TicketServer:
             return result
         raise AssertionError("the last attempt returns or raises")
 
+    def use(self, work: Callable[[DBAPICursor, tables.Place], None]) -> None:
+        """Send statements that draw nothing, and of whose failure no breaker is told.
+
+        Args:
+            work: gets a cursor in autocommit. It may be sent again after a lost connection.
+
+        Raises:
+            TicketError: there is no connection; that, the breaker is told.
+            Exception: the driver's.
+        """
+        if self.engine.dialect.driver in NEVER_TIMES_OUT and in_event_loop():
+            within(self.timeout + LOCK_WAIT, lambda: self._use(work))
+        else:
+            self._off_the_loop(lambda: self._use(work))
+
+    def _use(self, work: Callable[[DBAPICursor, tables.Place], None]) -> None:
+        closings = self.connections.closings
+        connection = self.connect()
+        try:
+            work(connection.cursor, self.place)
+        except Exception as error:
+            self.connections.discard(connection)
+            if not connection.reused or fault_of(error) is not Fault.LOST:
+                raise
+        except BaseException:
+            self.connections.discard(connection)
+            raise
+        else:
+            if closings == self.connections.closings:
+                self.connections.give(connection)
+            else:
+                self.connections.discard(connection)
+            return
+        self.connections.close_idle()  # it may have been idle for hours, and so may the others
+        self._use(work)
+
     def say_hello(self) -> None:
         """Open a connection, to see that the server answers; closes its breaker.
 
@@ -349,6 +444,10 @@ class TicketServer:
         """The sequences that this process has asked this server about."""
         return list(self._tables)
 
+    def known_tables(self) -> list[TicketTable]:
+        """What is known of the tables that this process has asked this server about."""
+        return list(self._tables.values())
+
     def is_database_of(self, engine: Engine) -> bool:
         """Whether this SQLite server is the very database that ``engine`` works on."""
         return place_of(self.engine) == place_of(engine)
@@ -375,11 +474,14 @@ class TicketServer:
             TicketError: there is none, and the breaker has been told; or the flight was cut.
         """
         try:
-            return self.connections.take(flight)
+            connection = self.connections.take(flight)
         except Exception as error:
             if flight is not None and flight.was_cut is not None:
                 raise
             raise self.failed(None, fault_of(error), error) from error
+        if connection.identity is not self.identity and connection.identity is not None:
+            self._recognise(connection.identity)
+        return connection
 
     def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
         """What a driver's error says in this package's words; the right breaker is told."""
@@ -409,6 +511,9 @@ class TicketServer:
         table.answered = self.alive_at = time.monotonic()
         self.breaker.reset()
         table.breaker.reset()
+        marks = self._marks()
+        if marks is not None:
+            marks.drawn(self, table)
 
     def close(self) -> None:
         """Close every idle connection."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import BigInteger, ClauseElement, Dialect, Executable, String, bindparam
 from sqlalchemy.ext.compiler import compiles
@@ -24,17 +24,24 @@ from .errors import TicketArgumentError
 from .note import LayoutName, Note
 
 __all__ = [
+    "MARKS",
     "AdvanceCounter",
+    "CreateMarks",
     "CreateTicketTable",
+    "DeleteMarks",
     "DropTicketTable",
     "FindTicketTable",
     "LastTicket",
     "LockTicketTable",
+    "Mark",
+    "NoteMarks",
     "NoteTicketTable",
+    "ReadMarks",
     "ReplaceTicket",
     "ReplaceUpTo",
     "SeedTicketTable",
     "UnlockTables",
+    "WriteMarks",
     "default_layout",
     "largest_ticket",
     "seed",
@@ -43,6 +50,9 @@ __all__ = [
 #: What stands in the column ``stub`` of each layout's row. Two values, so that a client which still
 #: believes in the layout that a table had before finds no row, instead of moving the wrong number.
 STUB: dict[LayoutName, str] = {"replace": "a", "counter": "c"}
+
+#: The table in which a ticket server keeps the high-water marks of its peers.
+MARKS: Final = "sqla_tickets_marks"
 
 
 def default_layout(dialect_name: str) -> LayoutName:
@@ -134,6 +144,8 @@ def _checked(name: str) -> str:
     """The name, unless SQLAlchemy would take a part of it for a parameter, quoted or not."""
     if "%(" in name:
         raise TicketArgumentError(f"{name!r}: the name of a sequence cannot contain '%('")
+    if name.lower() == MARKS:
+        raise TicketArgumentError(f"{name!r} is no sequence: ticket servers keep their marks in it")
     return name
 
 
@@ -202,6 +214,66 @@ class AdvanceCounter(_Statement):
     def __init__(self, name: str, span: int | None = None) -> None:
         super().__init__(name)
         self.span = span
+
+
+class Mark(NamedTuple):
+    """No ticket of one residue class of a sequence may be issued that is ``number`` or below.
+
+    Attributes:
+        sequence: its name.
+        stride: of the pool that wrote it: with another one, an offset is another residue class.
+        offset: of the server that it is about.
+        token: of the sequence's present life. It had another one before it was dropped, and what is
+            written late with that one counts no more.
+        number: the largest ticket that is known to have been issued, or raised to.
+    """
+
+    sequence: str
+    stride: int
+    offset: int
+    token: int
+    number: int
+
+
+class CreateMarks(ExecutableDDLElement):
+    """``CREATE TABLE`` of the marks that a ticket server keeps of its peers."""
+
+
+class NoteMarks(ExecutableDDLElement):
+    """Say beside the marks what they are, where it is not part of ``CREATE TABLE`` (PostgreSQL)."""
+
+
+class _MarksStatement(Executable, ClauseElement):
+    """A statement about the marks."""
+
+    inherit_cache: bool | None = False
+
+
+class ReadMarks(_MarksStatement):
+    """Rows of (sequence, offset, token, number) of one stride.
+
+    Args:
+        stride: of the pool that asks.
+        count: of how many sequences, ``:sequence_0`` and so on.
+    """
+
+    def __init__(self, stride: int, count: int = 1) -> None:
+        self.stride, self.count = stride, count
+
+
+class WriteMarks(_MarksStatement):
+    """Raise marks, or write them where there are none; none is ever lowered.
+
+    Args:
+        marks: whose sequences are the parameters ``:sequence_0`` and so on.
+    """
+
+    def __init__(self, marks: Sequence[Mark]) -> None:
+        self.marks = list(marks)
+
+
+class DeleteMarks(_MarksStatement):
+    """Forget the marks of ``:sequence``."""
 
 
 # What the elements read as. The names of the functions are of no use to anybody.
@@ -369,6 +441,88 @@ def _(element: AdvanceCounter, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(AdvanceCounter, "mysql", "mariadb")
 def _(element: AdvanceCounter, compiler: SQLCompiler, **kw: Any) -> str:
     return _advance(element, compiler, "LAST_INSERT_ID(id + {})")
+
+
+_ABOUT_MARKS = "sqla_tickets: how far the other ticket servers have issued their tickets"
+
+
+def _marks_columns(compiler: DDLCompiler, name_type: str, number_type: str) -> str:
+    offset = _name(compiler, "offset")
+    return (
+        f"\n\tsequence {name_type} NOT NULL,\n\tstride INTEGER NOT NULL,\n\t{offset} INTEGER NOT NULL"
+        f",\n\ttoken BIGINT NOT NULL,\n\tmark {number_type} NOT NULL"
+        f",\n\tPRIMARY KEY (sequence, stride, {offset})"
+    )
+
+
+@compiles(CreateMarks)
+def _(element: CreateMarks, compiler: DDLCompiler, **kw: Any) -> str:
+    columns = _marks_columns(compiler, "VARCHAR(255)", "BIGINT")
+    return f"CREATE TABLE {_name(compiler, MARKS)} ({columns}\n)"
+
+
+@compiles(CreateMarks, "sqlite")
+def _(element: CreateMarks, compiler: DDLCompiler, **kw: Any) -> str:
+    columns = _marks_columns(compiler, "VARCHAR(255)", "BIGINT")
+    return f"CREATE TABLE {_name(compiler, MARKS)} ({columns}\n\t/* {_ABOUT_MARKS} */\n)"
+
+
+@compiles(CreateMarks, "mysql", "mariadb")
+def _(element: CreateMarks, compiler: DDLCompiler, **kw: Any) -> str:
+    exact = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    columns = _marks_columns(compiler, exact, "BIGINT UNSIGNED")
+    return f"CREATE TABLE {_name(compiler, MARKS)} ({columns}\n) ENGINE=InnoDB COMMENT='{_ABOUT_MARKS}'"
+
+
+@compiles(NoteMarks)
+def _(element: NoteMarks, compiler: DDLCompiler, **kw: Any) -> str:
+    return f"COMMENT ON TABLE {_name(compiler, MARKS)} IS '{_ABOUT_MARKS}'"
+
+
+@compiles(ReadMarks)
+def _(element: ReadMarks, compiler: SQLCompiler, **kw: Any) -> str:
+    names = ", ".join(_bind(compiler, f"sequence_{n}") for n in range(element.count))
+    return (
+        f"SELECT sequence, {_name(compiler, 'offset')}, token, mark FROM {_name(compiler, MARKS)}"
+        f" WHERE stride = {element.stride} AND sequence IN ({names})"
+    )
+
+
+@compiles(DeleteMarks)
+def _(element: DeleteMarks, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"DELETE FROM {_name(compiler, MARKS)} WHERE sequence = {_bind(compiler, 'sequence')}"
+
+
+def _insert_marks(element: WriteMarks, compiler: SQLCompiler, alias: str) -> str:
+    rows = ", ".join(
+        f"({_bind(compiler, f'sequence_{n}')}, {m.stride}, {m.offset}, {m.token}, {m.number})"
+        for n, m in enumerate(element.marks)
+    )
+    columns = f"(sequence, stride, {_name(compiler, 'offset')}, token, mark)"
+    return f"INSERT INTO {_name(compiler, MARKS)}{alias} {columns} VALUES {rows}"
+
+
+@compiles(WriteMarks)
+def _(element: WriteMarks, compiler: SQLCompiler, **kw: Any) -> str:
+    return (
+        f"{_insert_marks(element, compiler, ' AS old')}"
+        f" ON CONFLICT (sequence, stride, {_name(compiler, 'offset')}) DO UPDATE"
+        " SET mark = excluded.mark WHERE old.token = excluded.token AND old.mark < excluded.mark"
+    )
+
+
+@compiles(WriteMarks, "mysql", "mariadb")
+def _(element: WriteMarks, compiler: SQLCompiler, **kw: Any) -> str:
+    dialect, old = compiler.dialect, _name(compiler, MARKS)
+    version = dialect.server_version_info or (9,)
+    if getattr(dialect, "is_mariadb", False) or tuple(version) < (8, 0, 19):
+        alias, token, mark = "", "VALUES(token)", "VALUES(mark)"
+    else:  # where VALUES() is deprecated
+        alias, token, mark = " AS new", "new.token", "new.mark"
+    return (
+        f"{_insert_marks(element, compiler, '')}{alias} ON DUPLICATE KEY UPDATE"
+        f" mark = IF({old}.token = {token}, GREATEST({old}.mark, {mark}), {old}.mark)"
+    )
 
 
 class Compiled:

@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import URL, create_engine, inspect
 
 from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.statements import MARKS
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import assert_unique
+from tests.drawing.tools import assert_unique, run
 from tests.servers import Borrower
 
 NAMES = [
@@ -40,9 +41,10 @@ def test_a_name_that_needs_quoting(ticket_urls: list[URL], open_pool: OpenPool, 
     assert_unique(ids)
     assert {(record.sequence, record.up) for record in pool.status()} == {(name, True)}
     engine = create_engine(ticket_urls[0])
-    assert inspect(engine).get_table_names() == [name]
+    assert set(inspect(engine).get_table_names()) == {name, MARKS}
     pool.drop_table(name)
-    assert inspect(engine).get_table_names() == []
+    assert inspect(engine).get_table_names() == [MARKS]
+    assert run(ticket_urls[0], f"SELECT * FROM {MARKS}") == []
     engine.dispose()
 
 

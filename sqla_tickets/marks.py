@@ -1,0 +1,488 @@
+"""What each ticket server knows of its peers: high-water marks, by which an old number is told.
+
+A server that was restored from a backup, or a replica that lagged and was promoted, issues numbers again
+that it had issued before, and a process that has just started has never seen them. So every server has
+a small table of marks: how far its *peers* had come. Marks are written behind the traffic and only ever
+raised; a process that meets a ticket table for the first time, or meets its server anew, takes them for
+what it would have seen itself, and refuses every ticket that is not above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import ClauseElement
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from .aio import pause
+from .beside import beside
+from .engines import in_memory
+from .faults import Fault, fault_of
+from .statements import (
+    MARKS,
+    Compiled,
+    CreateMarks,
+    DeleteMarks,
+    Mark,
+    NoteMarks,
+    ReadMarks,
+    WriteMarks,
+    seed,
+)
+from .tables import Place
+
+if TYPE_CHECKING:
+    from .server import TicketServer, TicketTable
+
+__all__ = ["Marks"]
+
+log = logging.getLogger(__name__)
+Work = Callable[[DBAPICursor, Place], None]
+
+#: Seconds from one write of a process's marks to the next, at most; spread, so that many do not meet.
+INTERVAL: Final = 3.0
+#: So many tickets of one server do not wait for that ...
+MANY: Final = 10_000
+#: ... but for so many seconds.
+SOON: Final = 0.2
+#: Seconds that a draw waits for the marks of a table that it meets, and a peer may keep silent.
+PATIENCE: Final = 1.0
+#: Seconds that closing a pool waits for the last marks to be written.
+LAST_WORDS: Final = 0.25
+#: Seconds until a server that has no table of marks is asked again.
+LATER: Final = 300.0
+#: Seconds after which a write is taken for dead: its event loop has ended, and never told.
+DEAD: Final = 10.0
+#: How many marks one statement writes.
+AT_ONCE: Final = 100
+#: How often one statement is sent while deadlocks are all that happens.
+ATTEMPTS: Final = 3
+
+#: Milliseconds that a draw waits for whoever holds a SQLite file.
+BRIEF: Final = 50
+
+_HAS_NONE = (Fault.MISSING, Fault.DENIED, Fault.SHAPE, Fault.SYNTAX)
+
+
+class Marks:
+    """The marks that the servers of one pool keep of each other.
+
+    Nothing here fails a draw, or keeps one waiting for longer than `PATIENCE`: a server that is down
+    is done without, and what it knows is learned when it is back.
+    """
+
+    def __init__(self, servers: Sequence[TicketServer], stride: int) -> None:
+        self._keepers = [_Keeper(server, stride) for server in servers]
+        self._stride = stride
+        self._due = self._soon = 0.0
+        self._meetings: set[tuple[TicketServer, str]] = set()
+        self._lock = threading.Lock()
+        self._told_of_twins = False
+
+    def forget_parent(self) -> None:
+        """In a fork: what the parent has begun will not end here."""
+        self._meetings, self._lock = set(), threading.Lock()
+        for keeper in self._keepers:
+            keeper.forget_parent()
+
+    def _peers_of(self, server: TicketServer) -> list[_Keeper]:
+        return [keeper for keeper in self._keepers if keeper.server is not server]
+
+    # -- before the first ticket of a table
+
+    def meet(self, server: TicketServer, table: TicketTable) -> None:
+        """Learn from the peers how far a table's tickets had been issued.
+
+        One caller asks; the others that come meanwhile wait for what it learns.
+        """
+        meeting = server, table.name
+        with self._lock:
+            is_first = meeting not in self._meetings
+            self._meetings.add(meeting)
+        if not is_first:
+            _wait_until(lambda: meeting not in self._meetings)
+            return
+        try:
+            self._ask_peers(server, table)
+        finally:
+            self._meetings.discard(meeting)
+
+    def _ask_peers(self, server: TicketServer, table: TicketTable) -> None:
+        for peer in self._peers_of(server):
+            peer.forget(table.name, server)
+        asked = {p for p in self._peers_of(server) if p.is_well and p.can_be_asked_by(server)}
+        for peer in list(asked):
+
+            def ask(peer: _Keeper = peer) -> None:
+                try:
+                    peer.read([(server, table)])
+                finally:
+                    asked.discard(peer)
+
+            if not peer.begin(ask):
+                asked.discard(peer)
+        _wait_until(lambda: not asked)
+        for peer in list(asked):
+            log.info("%r is drawn from %s before %s has told its mark", table.name, server, peer)
+
+    def warn_of_twins(self, server: TicketServer) -> None:
+        """Say once that two servers of the pool are one: addresses need not tell it."""
+        if self._told_of_twins or server.identity is None:
+            return
+        for peer in self._peers_of(server):
+            same_database = peer.server.engine.url.database == server.engine.url.database
+            if same_database and server.identity.is_same_run(peer.server.identity):
+                self._told_of_twins = True
+                log.warning(
+                    "%s and %s are one server: that makes two offsets and no second machine, so nothing"
+                    " goes on when it dies",
+                    server,
+                    peer,
+                )
+
+    # -- behind the traffic
+
+    def drawn(self, server: TicketServer, table: TicketTable) -> None:
+        """After a draw: begin to write what is new, when it is time."""
+        if table.high_water >= table.write_at:
+            self._due = min(self._due, self._soon)
+        if time.monotonic() >= self._due:
+            self.begin_to_write(server)
+
+    def begin_to_write(self, server: TicketServer) -> None:
+        """Begin to write what is new to all servers that are well.
+
+        Args:
+            server: that was drawn from; the driver of the others has to get on with its way to wait.
+        """
+        now = time.monotonic()
+        self._soon = now + SOON
+        self._due = now + INTERVAL * random.uniform(0.5, 1.0)  # noqa: S311  # guards no secret
+        for keeper in self._keepers:
+            for table in keeper.server.known_tables():
+                table.write_at = table.high_water + MANY * self._stride
+        for keeper in self._keepers:
+            if keeper.is_well and keeper.can_be_asked_by(server):
+                keeper.begin_to_write(self._issuers_beside(keeper))
+
+    def _issuers_beside(self, keeper: _Keeper) -> list[TicketServer]:
+        return [other.server for other in self._keepers if other is not keeper]
+
+    def flush(self) -> None:
+        """Write what is not written yet, for a moment at most, over connections that are idle.
+
+        An event loop is not kept waiting; there, the last seconds stay unwritten.
+        """
+        if _in_a_loop():
+            return
+        keepers = [k for k in self._keepers if not k.server.engine.dialect.is_async]
+        for keeper in keepers:
+            if keeper.is_well and keeper.server.connections.has_idle:
+                keeper.begin_to_write(self._issuers_beside(keeper))
+        _wait_until(lambda: not any(keeper.is_writing for keeper in keepers), LAST_WORDS)
+
+    # -- when ticket tables are created, raised and dropped
+
+    def prepare(self, name: str) -> int:
+        """See that every server can keep marks of a sequence, and return the largest that one has.
+
+        From here on, what is written late about a former sequence of that name counts no more.
+        """
+        token = random.getrandbits(62) + 1  # tells two lives of a name apart
+        rows = [Mark(name, self._stride, k.offset, token, 0) for k in self._keepers]
+        return max(keeper.prepare(name, rows) for keeper in self._keepers)
+
+    def raised(self, name: str, above: int) -> None:
+        """Write that no ticket is to be ``above`` or below from now on."""
+        for keeper in self._keepers:
+            issuers = self._issuers_beside(keeper)
+            keeper.read([(issuer, issuer.table(name)) for issuer in issuers])
+            offsets = [issuer.offset or 0 for issuer in issuers]
+            numbers = [(o, name, seed(above + 1, self._stride, o)) for o in offsets]
+            keeper.write(numbers, patient=True)
+
+    def drop(self, name: str) -> None:
+        """Forget the marks of a sequence that is dropped."""
+        for keeper in self._keepers:
+            _wait_until(lambda keeper=keeper: not keeper.is_writing)  # type: ignore[misc]  # bound now
+            keeper.forget(name)
+            keeper.delete(name)
+
+
+class _Keeper:
+    """One ticket server as the one who keeps its peers' marks.
+
+    Attributes:
+        server: the server.
+        offset: its residue class.
+    """
+
+    def __init__(self, server: TicketServer, stride: int) -> None:
+        self.server, self.offset, self._stride = server, server.offset or 0, stride
+        self._keeps_none_until = 0.0
+        self._tokens: dict[tuple[int, str], int] = {}
+        self._written: dict[tuple[int, str], int] = {}
+        self._lock = threading.Lock()
+        self.forget_parent()
+
+    def __str__(self) -> str:
+        return str(self.server)
+
+    def forget_parent(self) -> None:
+        self._lock = threading.Lock()
+        self._dead = 0.0
+        self._since: dict[object, float] = {}
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it is to be asked: it has not failed, has not kept silent here, and keeps marks.
+
+        That it is suspected of silence is not enough: a number that was lost would not be noticed.
+        """
+        now = time.monotonic()
+        return (
+            self.server.breaker.is_closed
+            and now >= self._keeps_none_until
+            and all(now - since < PATIENCE for since in list(self._since.values()))
+            # what lives in this process ends with it
+            and not in_memory(self.server.engine)
+        )
+
+    def can_be_asked_by(self, drawn: TicketServer) -> bool:
+        """Whether it can be waited for in the way in which the server of a draw is waited for."""
+        return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
+
+    def begin(self, work: Callable[[], None]) -> bool:
+        """Do ``work`` beside the traffic; False when it could not be begun."""
+        dialect = self.server.engine.dialect
+        if dialect.name == "sqlite" and not dialect.is_async:
+            # a file is never silent, and SQLite does not survive a fork beside a thread inside of it
+            work()
+            return True
+        name = f"sqla_tickets marks on {self.server}"
+        return beside(work, name, in_a_task=dialect.is_async)
+
+    # -- writing
+
+    @property
+    def is_writing(self) -> bool:
+        return time.monotonic() < self._dead
+
+    def begin_to_write(self, issuers: list[TicketServer]) -> None:
+        """Begin to write the marks of ``issuers``, unless it is done at the moment."""
+        if not (self._unmet(issuers) or self._news(issuers)):
+            return
+        with self._lock:
+            if self.is_writing:
+                return
+            self._dead = time.monotonic() + DEAD
+        closings = self.server.connections.closings
+        if not self.begin(lambda: self._write_news(issuers, closings)):
+            self._dead = 0.0
+
+    def _write_news(self, issuers: list[TicketServer], closings: int) -> None:
+        try:
+            if closings != self.server.connections.closings:
+                return  # it was closed before this began
+            unmet = self._unmet(issuers)
+            if unmet:
+                self.read(unmet)
+            self.write(self._news(issuers))
+        finally:
+            self._dead = 0.0
+
+    def _unmet(self, issuers: list[TicketServer]) -> list[tuple[TicketServer, TicketTable]]:
+        """The tables that were drawn from before this server could tell its marks."""
+        return [
+            (issuer, table)
+            for issuer in issuers
+            for table in issuer.known_tables()
+            if table.draws and (issuer.offset, table.name) not in self._tokens
+        ]
+
+    def _news(self, issuers: list[TicketServer]) -> list[tuple[int, str, int]]:
+        return [
+            (issuer.offset or 0, table.name, table.high_water)
+            for issuer in issuers
+            for table in issuer.known_tables()
+            if table.draws
+            and (issuer.offset, table.name) in self._tokens
+            and table.high_water > self._written.get((issuer.offset or 0, table.name), 0)
+        ]
+
+    def write(self, news: list[tuple[int, str, int]], *, patient: bool = False) -> None:
+        """Raise the marks of sequences whose tokens are known.
+
+        Args:
+            news: offsets, sequences and numbers.
+            patient: whether it may wait for others who write.
+        """
+        marks = sorted(  # in one order, so that two processes do not lock each other out
+            Mark(name, self._stride, offset, self._tokens[offset, name], number)
+            for offset, name, number in news
+            if (offset, name) in self._tokens
+        )
+        for start in range(0, len(marks), AT_ONCE):
+            part = marks[start : start + AT_ONCE]
+
+            def write(cursor: DBAPICursor, place: Place, part: list[Mark] = part) -> None:
+                _write(cursor, place, part)
+
+            if self._do(write, patient=patient):
+                self._written.update({(m.offset, m.sequence): m.number for m in part})
+
+    # -- reading
+
+    def read(self, tables: list[tuple[TicketServer, TicketTable]]) -> None:
+        """Learn the marks of some tables, and let their servers know."""
+        found: dict[tuple[int, str], Mark] = {}
+        names = sorted({table.name for _, table in tables})
+
+        def read(cursor: DBAPICursor, place: Place) -> None:
+            found.update(
+                ((mark.offset, mark.sequence), mark) for mark in _read(cursor, place, names)
+            )
+
+        if not self._do(read):
+            return
+        for issuer, table in tables:
+            key = issuer.offset or 0, table.name
+            mark = found.get(key)
+            self._tokens[key] = mark.token if mark else 0
+            self._written[key] = mark.number if mark else 0
+            issuer.learn(table, self._written[key])
+
+    def prepare(self, name: str, rows: list[Mark]) -> int:
+        """Make the table of marks, where it is missing, and rows for a sequence that has none."""
+        others = [row for row in rows if row.offset != self.offset]
+        found: list[Mark] = []
+
+        def look(cursor: DBAPICursor, place: Place) -> None:
+            found[:] = _read(cursor, place, [name])
+
+        def begin(cursor: DBAPICursor, place: Place) -> None:
+            _write(cursor, place, others)
+            look(cursor, place)
+
+        if others and self._try(look, patient=True) is Fault.MISSING:
+            self._try(_create, patient=True)  # unless somebody else does it at the same time
+        if len(found) < len(others):
+            self._keeps_none_until = 0.0
+            self._do(begin, patient=True)
+        return max((mark.number for mark in found), default=0)
+
+    def delete(self, name: str) -> None:
+        """Delete the marks of a sequence, whoever wrote them."""
+
+        def delete(cursor: DBAPICursor, place: Place) -> None:
+            _send(cursor, place, DeleteMarks(), sequence=name)
+
+        self._do(delete, patient=True)
+
+    def forget(self, name: str, server: TicketServer | None = None) -> None:
+        """Forget what this process knows of the marks of a sequence, those of one server or all."""
+        for key in list(self._tokens):
+            if key[1] == name and (server is None or key[0] == server.offset):
+                self._tokens.pop(key, None)
+                self._written.pop(key, None)
+
+    # -- asking the server
+
+    def _do(self, work: Work, *, patient: bool = False) -> bool:
+        """Whether ``work`` was done; a server that cannot keep marks is left alone for a while."""
+        fault = self._try(work, patient=patient)
+        if fault in _HAS_NONE:
+            if not self._keeps_none_until:
+                log.info(
+                    "%s keeps no marks of its peers (%s: %s): a process that starts cannot tell there that"
+                    " one of them was set back. pool.create_table() makes the table, once the ticket user"
+                    " may CREATE it; it needs SELECT, INSERT, UPDATE and DELETE on it.",
+                    self.server,
+                    MARKS,
+                    fault.value,
+                )
+            self._keeps_none_until = time.monotonic() + LATER
+        return fault is None
+
+    def _try(self, work: Work, *, patient: bool = False) -> Fault | None:
+        begun = object()
+        if not patient and self.server.engine.dialect.name == "sqlite":
+            work = functools.partial(_briefly, work)
+        self._since[begun] = time.monotonic()
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    self.server.use(work)
+                except Exception as error:  # noqa: BLE001  # no draw is to fail for it
+                    fault = fault_of(error)
+                    log.debug("the marks on %s: %s", self.server, fault.value)
+                    if fault is not Fault.AGAIN:
+                        return fault
+                else:
+                    return None
+            return Fault.AGAIN
+        finally:
+            self._since.pop(begun, None)
+
+
+def _briefly(work: Work, cursor: DBAPICursor, place: Place) -> None:
+    """Do ``work`` within a draw, on a SQLite file, unless others hold it for too long."""
+    cursor.execute("PRAGMA busy_timeout", ())
+    ((usual,),) = cursor.fetchall()
+    _wait_for_others(cursor, BRIEF)
+    work(cursor, place)
+    _wait_for_others(cursor, int(usual))
+
+
+def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
+    cursor.execute(f"PRAGMA busy_timeout = {milliseconds}", ())
+    cursor.fetchall()
+
+
+def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: str) -> None:
+    statement = Compiled(element, place.dialect)
+    cursor.execute(statement.text, statement.parameters(**values))
+
+
+def _create(cursor: DBAPICursor, place: Place) -> None:
+    _send(cursor, place, CreateMarks())
+    if place.dialect.name not in ("mysql", "mariadb") and place.dialect.supports_comments:
+        _send(cursor, place, NoteMarks())
+
+
+def _write(cursor: DBAPICursor, place: Place, marks: Sequence[Mark]) -> None:
+    names = {f"sequence_{n}": mark.sequence for n, mark in enumerate(marks)}
+    _send(cursor, place, WriteMarks(marks), **names)
+
+
+def _read(cursor: DBAPICursor, place: Place, names: Sequence[str]) -> list[Mark]:
+    asked = {f"sequence_{n}": name for n, name in enumerate(names)}
+    _send(cursor, place, ReadMarks(place.stride, len(names)), **asked)
+    return [
+        Mark(str(name), place.stride, int(offset), int(token), int(number))
+        for name, offset, token, number in cursor.fetchall()
+    ]
+
+
+def _wait_until(is_over: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait, in the manner of the caller, for what goes on beside it."""
+    end, wait = time.monotonic() + seconds, 0.0005
+    while not is_over() and time.monotonic() < end:
+        pause(wait)
+        wait = min(2 * wait, 0.01)
+
+
+def _in_a_loop() -> bool:
+    """Whether an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
