@@ -14,14 +14,18 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import click
+from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sqla_tickets import TicketError, __version__
+from sqla_tickets import TicketError, TicketPool, __version__, moves
 
+from . import audit as audit_
 from . import doctor as doctor_
 from . import status as status_
 from . import views
 from .places import Places
+from .shards import Shard, TicketColumn, columns_of, open_shards
 
 __all__ = ["cli"]
 
@@ -144,3 +148,66 @@ def doctor(places: Places, as_json: bool, sequences: tuple[str, ...]) -> None:
     else:
         views.console().print(views.findings_table(found))
     leave(all(finding.severity == "advice" for finding in found))
+
+
+def about_shards(command: Command) -> Command:
+    """Give a command the options that say where the application's databases are."""
+    for option in (
+        click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base."),
+        click.option(
+            "--column",
+            "columns",
+            multiple=True,
+            metavar="TABLE.COLUMN[=SEQUENCE]",
+            help="A column that holds tickets; default: the key of the table named as the sequence.",
+        ),
+        click.option(
+            "--shard",
+            "shards",
+            multiple=True,
+            metavar="URL",
+            envvar="SQLA_TICKETS_SHARDS",
+            help="A database of the application; once for each.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@about_shards
+@about_pools
+def audit(
+    places: Places,
+    as_json: bool,
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+) -> None:
+    """Read every id on all shards: is one there twice, or from elsewhere than a ticket server?
+
+    Changes nothing, and needs little memory, however many rows there are.
+    """
+    with places.one() as pool:
+        opened = open_shards(shards)
+        found = [
+            _audited(pool, opened, column)
+            for column in columns_of(opened, moves.names(pool), named=columns, models=models)
+        ]
+    if as_json:
+        click.echo(views.as_json("audit", found))
+    else:
+        views.console().print(views.audit_view(found))
+    leave(not any(report.anomalies for report in found))
+
+
+def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> audit_.Report:
+    shown = TextColumn("{task.description} {task.completed:,} ids"), TimeElapsedColumn()
+    stderr = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(), *shown, console=stderr, transient=True, disable=not stderr.is_terminal
+    ) as bar:
+        task = bar.add_task(str(column), total=None)
+        return audit_.audit(
+            pool, shards, column, lambda rows, last: bar.update(task, completed=rows)
+        )

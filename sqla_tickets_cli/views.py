@@ -8,14 +8,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .audit import Report
 from .doctor import Finding, Severity
 from .status import Standing
 
-__all__ = ["as_json", "console", "findings_table", "number", "status_table"]
+__all__ = ["as_json", "audit_view", "console", "findings_table", "number", "status_table"]
 
 
 def console() -> Console:
@@ -107,3 +108,27 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
         words.append(f"{finding.why}\n", "none").append(f"Do: {finding.fix}", "green")
         table.add_row(Text(_MEANING[finding.severity], _COLOURS[finding.severity]), words)
     return table
+
+
+def audit_view(reports: Sequence[Report]) -> RenderableType:
+    """What ``sqla-tickets audit`` found."""
+    parts: list[RenderableType] = []
+    for r in reports:
+        columns = ["server's offset", "ids on the shards", "part", "high water"]
+        title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {number(r.largest)}"
+        table = table_of(title, columns)
+        for offset in sorted({*r.residues, *r.high_waters}):
+            n = r.residues.get(offset, 0)
+            high = number(r.high_waters[offset]) if offset in r.high_waters else "no server"
+            table.add_row(str(offset), f"{n:,}", f"{n / max(r.rows, 1):.1%}", high)
+        parts.append(table)
+        if not r.anomalies:
+            parts.append(Text("No id twice, and none that no ticket server has issued.\n", "green"))
+        for a in r.anomalies:
+            ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
+            words = Text(f"{a.kind.upper()}", "bold red")
+            words.append(f" {a.count:,}: {ids}" if a.count else "", "bold")
+            words.append(f" on {', '.join(a.shards)}\n" if a.shards else "\n", "dim")
+            words.append(f"{a.why}\n", "not bold").append(f"Do: {a.fix}\n", "green")
+            parts.append(words)
+    return Group(*parts)

@@ -29,7 +29,7 @@ class Done:
         return json.loads(self.text)
 
 
-def run_cli(*arguments: str | int) -> Done:
+def run_cli(*arguments: str | float) -> Done:
     """Run ``sqla-tickets`` with these arguments."""
     result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):

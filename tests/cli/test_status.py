@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
@@ -59,6 +60,8 @@ def test_the_rate_and_the_day_of_the_end(pool: TicketPool, on: list[str]) -> Non
 
     drawing = threading.Thread(target=draw)
     drawing.start()
+    found: list[dict[str, Any]] = []
+    small: list[dict[str, Any]] = []
     try:
         for _ in range(20):  # a busy machine may draw nothing for a while
             found = run_cli("status", *on, "--json", "--over", 0.5).json["status"]
