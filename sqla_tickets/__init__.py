@@ -76,7 +76,10 @@ With ``TicketSequence(block=100)`` a process draws a hundred tickets when it nee
 hand, and fetches the next hundred before it needs them; what is left in hand when it ends is a gap.
 """
 
+from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
 from .errors import (
+    ClockMovedBack,
+    NoNodeLeft,
     NoTicketPool,
     NoTicketServer,
     TicketArgumentError,
@@ -92,11 +95,22 @@ from .errors import (
 from .pool import TicketPool
 from .sequence import TicketSequence
 from .server import TicketServer
+from .snowflake import Snowflakes, SnowflakeSequence
 from .status import TicketStatus
 
 __all__ = [
+    "FLAKE",
+    "INSTAGRAM",
+    "SNOWFLAKE",
+    "SONYFLAKE",
+    "BitLayout",
+    "ClockMovedBack",
+    "Decoded",
+    "NoNodeLeft",
     "NoTicketPool",
     "NoTicketServer",
+    "SnowflakeSequence",
+    "Snowflakes",
     "TicketArgumentError",
     "TicketError",
     "TicketPool",

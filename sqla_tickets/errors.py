@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from sqlalchemy.exc import DontWrapMixin
 
 __all__ = [
+    "ClockMovedBack",
+    "NoNodeLeft",
     "NoTicketPool",
     "NoTicketServer",
     "TicketArgumentError",
@@ -99,6 +101,14 @@ class NoTicketServer(TicketError):
 
     def __reduce__(self) -> tuple[type[NoTicketServer], tuple[str, dict[str, TicketError]]]:
         return type(self), (str(self), self.failures)
+
+
+class NoNodeLeft(TicketError):
+    """Every node number of the pool has an owner."""
+
+
+class ClockMovedBack(TicketError):
+    """This machine's clock is behind the ids that this process has made, by more than is waited for."""
 
 
 class TicketWarning(UserWarning):

@@ -8,9 +8,9 @@ bulk and Core statements) gets its tickets from the column default.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, event
@@ -18,10 +18,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
 from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
-from .sequence import TicketSequence, check_fits, pool_of, sequence_of
-
-if TYPE_CHECKING:
-    from .pool import TicketPool
+from .default import IdDefault
 
 __all__ = ["assign_tickets", "install"]
 
@@ -31,7 +28,7 @@ class _Attribute:
 
     __slots__ = ("column", "declared", "key", "lacking")
 
-    def __init__(self, key: str, column: Column[Any], declared: TicketSequence) -> None:
+    def __init__(self, key: str, column: Column[Any], declared: IdDefault) -> None:
         self.key, self.column, self.declared = key, column, declared
         self.lacking: list[InstanceState[Any]] = []
 
@@ -52,25 +49,21 @@ def assign_tickets(session: Session, flush_context: UOWTransaction, instances: o
         TicketError: a sequence could not be drawn from. The session stays usable, its new objects
             stay pending, and another flush may succeed.
     """
-    streams: defaultdict[tuple[TicketPool, str], list[_Attribute]] = defaultdict(list)
+    streams: defaultdict[Hashable, list[_Attribute]] = defaultdict(list)
     for attribute in _attributes_in_need(session):
-        pool = pool_of(attribute.declared, attribute.column)
-        streams[pool, sequence_of(attribute.declared, attribute.column)].append(attribute)
-    for (pool, name), attributes in streams.items():
-        _refuse_shared_sqlite(session, pool, attributes[0])
-        _assign(pool, name, attributes)
+        streams[attribute.declared.stream_of(attribute.column)].append(attribute)
+    for attributes in streams.values():
+        _refuse_shared_sqlite(session, attributes[0])
+        _assign(attributes)
 
 
-def _assign(pool: TicketPool, name: str, attributes: list[_Attribute]) -> None:
+def _assign(attributes: list[_Attribute]) -> None:
     """Draw from one sequence for all that need it; an object's columns follow one another."""
     wanted = [(s.insert_order or 0, s, a.key) for a in attributes for s in a.lacking]
     wanted.sort(key=itemgetter(0))
-    least, most = zip(*(attribute.declared.bounds for attribute in attributes), strict=True)
-    drawn = pool.reserve_for(name, len(wanted), (max(least), max(most)))
-    largest = max(tickets[-1] for tickets in drawn)
-    for attribute in attributes:
-        check_fits(attribute.column, name, largest)
-    tickets = (ticket for block in drawn for ticket in block)
+    declared = [attribute.declared for attribute in attributes]
+    columns = [attribute.column for attribute in attributes]
+    tickets = declared[0].draw(columns, len(wanted), declared[1:])
     for (_, state, key), ticket in zip(wanted, tickets, strict=True):
         set_committed_value(state.obj(), key, ticket)
 
@@ -98,14 +91,15 @@ def _attributes_of(mapper: Mapper[Any]) -> list[_Attribute]:
             attribute.key: column
             for attribute in mapper.column_attrs
             for column in attribute.columns  # under joined inheritance the base table's comes last
-            if isinstance(column, Column) and isinstance(column.default, TicketSequence)
+            if isinstance(column, Column) and isinstance(column.default, IdDefault)
         }
-    return [_Attribute(k, c, cast("TicketSequence", c.default)) for k, c in columns.items()]
+    return [_Attribute(k, c, cast("IdDefault", c.default)) for k, c in columns.items()]
 
 
-def _refuse_shared_sqlite(session: Session, pool: TicketPool, attribute: _Attribute) -> None:
+def _refuse_shared_sqlite(session: Session, attribute: _Attribute) -> None:
+    pool = attribute.declared.pool_for(attribute.column)
     # A session that chooses binds by itself, as with shards, must not be asked without the ticket.
-    if pool.on_sqlite and type(session).get_bind is Session.get_bind:
+    if pool is not None and pool.on_sqlite and type(session).get_bind is Session.get_bind:
         try:
             bind = session.get_bind(attribute.lacking[0].mapper)
         except UnboundExecutionError:

@@ -18,8 +18,9 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, MetaData
 
-from . import flush, moves, prefetch
+from . import flush, lease_table, moves, prefetch
 from .aio import current_loop
+from .bits import SNOWFLAKE, BitLayout
 from .choice import in_turn
 from .engines import place_of
 from .errors import (
@@ -35,10 +36,12 @@ from .errors import (
 )
 from .flight import Cut, Flight
 from .hand import Hand, Stream, count, divide
+from .leases import Nodes
 from .marks import Marks
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
+from .snowflake import Snowflakes, SnowflakeSequence
 from .statements import largest_ticket
 from .status import TicketStatus
 from .watch import Watch
@@ -71,6 +74,9 @@ class TicketPool:
         block_lasts: seconds that a block should last, for sequences whose ``block`` has two bounds.
         block_age: seconds after its draw when what is left of a block is dropped, which is a gap.
             ``float("inf")`` keeps it for as long as the process lives.
+        node_lease: seconds that a node number is leased for, by processes that make ids for a
+            `SnowflakeSequence`. It is for how long they go on when every server is down, at most, and
+            for how long the number of a process that was killed is out of use, at least.
 
     Raises:
         TicketArgumentError: no servers, too many for the stride, two with the same offset, or a time
@@ -87,6 +93,7 @@ class TicketPool:
         hedge: bool | None = None,
         block_lasts: float = 10.0,
         block_age: float = 600.0,
+        node_lease: float = 60.0,
     ) -> None:
         # a URL is a tuple, too
         if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
@@ -101,7 +108,8 @@ class TicketPool:
                 f"TicketPool({name!r}): stride={stride!r}; it is {len(servers)} (the number of servers)"
                 f" to {LARGEST_STRIDE}"
             )
-        for argument, seconds in (("block_lasts", block_lasts), ("block_age", block_age)):
+        times = {"block_lasts": block_lasts, "block_age": block_age, "node_lease": node_lease}
+        for argument, seconds in times.items():
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise TicketArgumentError(
                     f"TicketPool({name!r}): {argument}={seconds!r}; it is a number of seconds above 0"
@@ -112,6 +120,8 @@ class TicketPool:
             server.join(place, self.stride, timeout)
         self._check_offsets()
         self._warn_of_twins()
+        self._nodes = Nodes(name, self.servers, self.stride, node_lease)
+        self._snowflakes: dict[tuple[str, BitLayout], Snowflakes] = {}
         self._hand = Hand()
         self._turn = itertools.count()
         #: What the servers know of each other.
@@ -286,6 +296,24 @@ class TicketPool:
             prefetch.fetch(self, name, stream, bounds)
         return [block.tickets for block in blocks]
 
+    def snowflakes(
+        self, sequence: str | SnowflakeSequence, layout: BitLayout = SNOWFLAKE
+    ) -> Snowflakes:
+        """What makes the ids of a `SnowflakeSequence` in this process, with a leased node number.
+
+        Args:
+            sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
+            layout: of the ids.
+        """
+        if isinstance(sequence, SnowflakeSequence):
+            name, layout = sequence_of(sequence), sequence.layout
+        else:
+            name = sequence
+        made = self._snowflakes.get((name, layout))
+        return made or self._snowflakes.setdefault(
+            (name, layout), Snowflakes(name, layout, self._nodes)
+        )
+
     def _stream(self, name: str) -> Stream:
         return self._hand_of_this_process().stream(name)
 
@@ -428,6 +456,25 @@ class TicketPool:
         """
         for name in self._sequences_of(metadata):
             self.create_table(name)
+        if self._needs_nodes(metadata):
+            self.create_node_table()
+
+    def create_node_table(self) -> None:
+        """Create the table of node numbers on every server, for `SnowflakeSequence` s; idempotent.
+
+        Raises:
+            TicketError: a server failed.
+        """
+        for server in self.servers:
+            server.do(lease_table.NAME, lease_table.create)
+
+    def _needs_nodes(self, metadata: MetaData) -> bool:
+        return any(
+            isinstance(column.default, SnowflakeSequence)
+            and (column.default.pool or "default") == self.name
+            for table in metadata.tables.values()
+            for column in table.columns
+        )
 
     def _sequences_of(self, metadata: MetaData) -> list[str]:
         return sorted(
@@ -450,6 +497,7 @@ class TicketPool:
         names = set(sequences)
         names |= {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
         names.update(name for server in self.servers for name in server.known_sequences() if name)
+        names.discard(lease_table.NAME)
         return [self._status_of(name, server) for name in sorted(names) for server in self.servers]
 
     def _status_of(self, name: str, server: TicketServer) -> TicketStatus:
@@ -504,12 +552,19 @@ class TicketPool:
         """In a fork: use none of the parent's blocks, connections and locks."""
         for server in self.servers:
             server.forget_parent()
+        self._nodes.forget_parent()
+        for made in list(self._snowflakes.values()):
+            made.forget_parent()
         self._watch.forget_parent()
         self.marks.forget_parent()
         self._hand = Hand()  # the last, as it says that all is done
 
     def dispose(self) -> None:
-        """Close every idle connection, end every thread. The pool can go on; blocks in hand stay."""
+        """Close every idle connection, end every thread, give back node numbers.
+
+        The pool can go on; blocks in hand stay.
+        """
+        self._nodes.release()
         self._watch.close()
         self.marks.flush()
         for server in self.servers:

@@ -1,21 +1,15 @@
-"""``TicketSequence``: what a column declares, and what draws for whatever passes by the flush.
-
-A column default sees one row at a time. This one looks at the statement that is about to be sent,
-counts all its rows, draws once for all of them and hands the tickets out row by row.
-"""
+"""``TicketSequence``: what a column declares to get tickets, and how its pool is found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from sqlalchemy import Column, Insert, MetaData, Numeric, SmallInteger, Table, event, types
-from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.schema import ColumnDefault
-from sqlalchemy.sql import visitors
+from sqlalchemy import Column, MetaData, Numeric, SmallInteger, Table, types
 from sqlalchemy.types import Integer, TypeDecorator, TypeEngine
 
+from .default import IdDefault
 from .errors import NoTicketPool, TicketArgumentError, TicketsExhausted
 
 if TYPE_CHECKING:
@@ -28,7 +22,9 @@ __all__ = [
     "TicketSequence",
     "attached_pools",
     "check_fits",
+    "holds_integers",
     "is_name",
+    "largest_of",
     "pool_of",
     "sequence_of",
 ]
@@ -39,7 +35,14 @@ Bounds: TypeAlias = "tuple[int, int]"
 INFO: Final = "sqla_tickets"
 
 
-class TicketSequence(ColumnDefault):
+class Named(Protocol):
+    """What has the name of a sequence, or its table's, and the name of a pool, or the default one."""
+
+    name: str | None
+    pool: str | None
+
+
+class TicketSequence(IdDefault):
     """Tickets for a column: ``Column(BigInteger, TicketSequence("photos"), primary_key=True)``.
 
     It holds plain data only, so that a table with it can be copied and pickled. The pool that serves
@@ -58,17 +61,6 @@ class TicketSequence(ColumnDefault):
         TicketArgumentError: a name or a block that cannot be meant. On attachment to a column: its
             type holds no integers, or it is declared AUTO_INCREMENT.
     """
-
-    is_callable = True
-    has_arg = True
-    for_update = False
-    inherit_cache = True
-
-    def __new__(
-        cls, name: str | None = None, *, pool: str | None = None, block: int | Bounds = 1
-    ) -> Self:
-        """Make this very class: ``ColumnDefault`` would choose one by its first argument."""
-        return object.__new__(cls)
 
     def __init__(
         self, name: str | None = None, *, pool: str | None = None, block: int | Bounds = 1
@@ -94,85 +86,44 @@ class TicketSequence(ColumnDefault):
         parts += [f"block={self.block}"] if self.block != 1 else []
         return f"TicketSequence({', '.join(parts)})"
 
-    @property
-    def arg(self) -> Any:
-        """What SQLAlchemy calls with the execution context, once for each row."""
-        return self._ticket_for_row
-
     def _copy(self) -> Self:
         return type(self)(self.name, pool=self.pool, block=self.block)
 
-    def compare_argument(self, argument: object) -> bool:
-        """Whether ``argument`` is this very default (SQLAlchemy 2.1 asks, for dataclasses)."""
-        return argument is self
+    def check_column(self, column: Column[Any], table: Table) -> None:
+        """See that the column can hold integers.
 
-    def _set_parent(self, parent: Any, **kw: Any) -> None:
-        column: Column[Any] = parent
-        if column.onupdate is self:
-            raise TicketArgumentError(f"{self!r} is no onupdate: a ticket is for an INSERT")
-        super()._set_parent(column, **kw)
-        if column.autoincrement is True:
+        Raises:
+            TicketArgumentError: it cannot.
+        """
+        if not holds_integers(column.type):
             raise TicketArgumentError(
-                f"{column!r} is declared autoincrement: an id that a shard gives by itself is one that"
-                " another shard gives too. Leave autoincrement out."
+                f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the"
+                f" tickets of {column.default!r}: use BigInteger"
             )
-        # else the migration that is generated from the model would create it AUTO_INCREMENT
-        column.autoincrement = False
-        event.listen(column, "after_parent_attach", _check_type)
 
-    # -- the column default
+    def stream_of(self, column: Column[Any]) -> Hashable:
+        """The pool and the name of the sequence."""
+        return pool_of(self, column), sequence_of(self, column)
 
-    def _ticket_for_row(self, context: DefaultExecutionContext | None) -> int:
-        prefetched = getattr(context, "current_column", None)
-        column = _table_column(prefetched)
-        if column is None:  # called outside of a statement, as some admin tools do
-            column = getattr(self, "column", None)
-        if column is None:
-            raise NoTicketPool(
-                f"{self!r} stands in no table, so no pool is known for it: use pool.next_id()"
-            )
-        name = sequence_of(self, column)
-        if context is None or prefetched is None:
-            return self._draw(context, column, name, 1)[0]
-        by_hand: int | None = context.current_parameters.get(prefetched.key)  # type: ignore[union-attr]  # set while defaults are called
-        if by_hand is not None:  # in an executemany whose first row has no id
-            return by_hand
-        drawn: dict[tuple[str | None, str], Iterator[int]]
-        drawn = context.__dict__.setdefault("_tickets", {})
-        if (self.pool, name) not in drawn:
-            drawn[self.pool, name] = iter(self._draw_for_statement(context, column, name))
-        return next(drawn[self.pool, name])
+    def pool_for(self, column: Column[Any]) -> TicketPool:
+        """The pool that serves the column."""
+        return pool_of(self, column)
 
-    def _draw_for_statement(
-        self, context: DefaultExecutionContext, column: Column[Any], name: str
-    ) -> list[int]:
-        """All tickets that the rows of a statement need from this sequence."""
-        compiled = cast("Any", context.compiled)
-        if _selects_its_rows(compiled, column):
-            raise TicketArgumentError(
-                f"insert().from_select() into {column.table!s} would give one ticket of {name!r} to"
-                " every row: select ids of their own, or insert the rows that were selected"
-            )
-        columns = [c for c in compiled.insert_prefetch if _draws(c, self, name)]
-        rows = context.compiled_parameters
-        needed = sum(row.get(c.key) is None for row in rows for c in columns)
-        tickets = self._draw(context, column, name, needed)
-        for other in {_table_column(c) for c in columns} - {column}:
-            check_fits(other, name, max(tickets))
-        return tickets
-
-    def _draw(
-        self, context: DefaultExecutionContext | None, column: Column[Any], name: str, n: int
-    ) -> list[int]:
-        pool = pool_of(self, column)
-        if context is not None:
-            pool.refuse_database_of(context.root_connection.engine)
-        tickets = list(chain.from_iterable(pool.reserve_for(name, n, self.bounds)))
-        check_fits(column, name, max(tickets))
-        return tickets
+    def draw(
+        self, columns: Sequence[Column[Any]], n: int, alike: Iterable[IdDefault] = ()
+    ) -> Iterator[int]:
+        """``n`` tickets that each of the columns can hold."""
+        pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
+        declared = (self, *(other for other in alike if isinstance(other, TicketSequence)))
+        least, most = zip(*(each.bounds for each in declared), strict=True)
+        drawn = pool.reserve_for(name, n, (max(least), max(most)))
+        largest = max(tickets[-1] for tickets in drawn)
+        for column in columns:
+            check_fits(column, name, largest)
+        return chain.from_iterable(drawn)
 
 
-def sequence_of(declared: TicketSequence, column: Column[Any] | None = None) -> str:
+def sequence_of(declared: Named, column: Column[Any] | None = None) -> str:
     """The name of the sequence that a column draws from.
 
     Raises:
@@ -193,7 +144,7 @@ def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
     return pools
 
 
-def pool_of(declared: TicketSequence, column: Column[Any]) -> TicketPool:
+def pool_of(declared: Named, column: Column[Any]) -> TicketPool:
     """The pool that serves a column.
 
     Raises:
@@ -218,7 +169,7 @@ def check_fits(column: Column[Any], name: str, ticket: int) -> None:
     Raises:
         TicketsExhausted: it cannot; nothing was inserted, and the ticket is a gap.
     """
-    largest = _largest(column.type)
+    largest = largest_of(column.type)
     if ticket > largest:
         raise TicketsExhausted(
             f"the ticket {ticket} of the sequence {name!r} is larger than {column.table.name}."
@@ -236,42 +187,8 @@ def _is_block(block: object) -> bool:
     return len(bounds) == 2 and {*map(type, bounds)} == {int} and 1 <= bounds[0] <= bounds[1]
 
 
-def _table_column(prefetched: Any) -> Any:
-    """The column itself, of which each row of ``insert().values([...])`` has a stand-in."""
-    return getattr(prefetched, "original", prefetched)
-
-
-def _draws(prefetched: Any, declared: TicketSequence, name: str) -> bool:
-    """Whether a column of the statement takes tickets of the same sequence."""
-    other = prefetched.default
-    return (
-        isinstance(other, TicketSequence)
-        and other.pool == declared.pool
-        and sequence_of(other, _table_column(prefetched)) == name
-    )
-
-
-def _selects_its_rows(compiled: Any, column: Column[Any]) -> bool:
-    """Whether the rows of an INSERT into the column's table come from a SELECT, in a CTE or not."""
-    statement = compiled.statement
-    inserts = [statement] if isinstance(statement, Insert) else []
-    if compiled.ctes:
-        inserts = [
-            element for element in visitors.iterate(statement) if isinstance(element, Insert)
-        ]
-    into = str(column.table)  # the ORM's statements have a copy of the table
-    return any(i.select is not None and str(i.table) == into for i in inserts)
-
-
-def _check_type(column: Column[Any], table: Table) -> None:
-    if not _holds_integers(column.type):
-        raise TicketArgumentError(
-            f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the tickets of"
-            f" {column.default!r}: use BigInteger"
-        )
-
-
-def _holds_integers(type_: TypeEngine[Any]) -> bool:
+def holds_integers(type_: TypeEngine[Any]) -> bool:
+    """Whether a column of that type can have integers for ids."""
     if isinstance(type_, (TypeDecorator, types.NullType)):
         return True  # it may make what it likes of an integer; a foreign key's type comes later
     if isinstance(type_, Numeric):
@@ -282,7 +199,7 @@ def _holds_integers(type_: TypeEngine[Any]) -> bool:
         return True
 
 
-def _largest(type_: TypeEngine[Any]) -> int:
+def largest_of(type_: TypeEngine[Any]) -> int:
     """The largest ticket that a type holds: of its variants the narrowest."""
     variants = getattr(type_, "_variant_mapping", {})
     return min(

@@ -95,7 +95,9 @@ def test_insert_of_selected_rows_is_refused(site: Site) -> None:
     with site.session() as session:
         session.execute(insert(Photo), ROWS)
         copy = insert(Photo).from_select(["title"], select(Photo.title))
-        with pytest.raises(TicketArgumentError, match="one ticket of 'photos' to every row"):
+        with pytest.raises(
+            TicketArgumentError, match=r"one id of TicketSequence\('photos'\) to every row"
+        ):
             session.execute(copy)
         session.commit()
     assert len(site.rows(Photo.key)) == 5
@@ -105,7 +107,9 @@ def test_selected_rows_are_refused_where_no_key_would_notice(site: Site) -> None
     with site.session() as session:
         session.execute(insert(Photo), ROWS)
         copy = insert(Note).from_select(["word"], select(Photo.title))
-        with pytest.raises(TicketArgumentError, match="one ticket of 'numbers' to every row"):
+        with pytest.raises(
+            TicketArgumentError, match=r"one id of TicketSequence\('numbers'\) to every row"
+        ):
             session.execute(copy)
 
 

@@ -1,0 +1,244 @@
+"""The table of node numbers on one ticket server: one row per number that was ever leased.
+
+Plain statements over a cursor in autocommit, each atomic by itself. A row changes hands only while its
+``fence``, which every change raises, is what the taker has seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ClauseElement,
+    Column,
+    ColumnElement,
+    MetaData,
+    String,
+    Table,
+    case,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable, DropTable
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+
+from .tables import Place
+
+__all__ = [
+    "NAME",
+    "Claim",
+    "Row",
+    "abandoned",
+    "all_rows",
+    "claim",
+    "claim_new",
+    "create",
+    "drop",
+    "free",
+    "highest",
+    "release",
+    "released",
+    "renew",
+]
+
+#: What the table is called on every ticket server.
+NAME: Final = "ticket_nodes"
+
+#: Times are microseconds since 1970: ``expires`` by the server's clock, ``horizon`` by the owners'.
+#: No id of a number has a time after its ``horizon``.
+_nodes = Table(
+    NAME,
+    MetaData(),
+    Column("node", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", String(32), nullable=False),
+    Column("holder", String(100), nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("lasts", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("horizon", BigInteger, nullable=False),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+    comment="node numbers leased by sqla_tickets: never delete a row",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number as its server has it.
+
+    Attributes:
+        node: the number.
+        owner: the token of the lease; empty when it was given back.
+        holder: host and process, for people.
+        fence: how often the row was changed.
+        lasts: microseconds that the lease is given for.
+        expires: when it ends by the server's clock, in microseconds since 1970.
+        horizon: the latest time that an id of this number may have, in microseconds since 1970.
+        now: the server's clock when the row was read.
+    """
+
+    node: int
+    owner: str
+    holder: str
+    fence: int
+    lasts: int
+    expires: int
+    horizon: int
+    now: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a process writes into the row of a number that it takes.
+
+    Attributes:
+        token: of the lease, unlike that of any other.
+        holder: host and process, for people.
+        lasts: microseconds.
+        horizon: no id will have a later time.
+    """
+
+    token: str
+    holder: str
+    lasts: int
+    horizon: int
+
+
+class _now(GenericFunction[int]):  # noqa: N801  # a function of SQL's
+    """The server's clock in microseconds since 1970."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(_now, "mysql")
+@compiles(_now, "mariadb")
+def _now_of_mysql(element: _now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+
+@compiles(_now, "postgresql")
+def _now_of_postgresql(element: _now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
+
+
+@compiles(_now, "sqlite")
+def _now_of_sqlite(element: _now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+
+
+def _send(cursor: DBAPICursor, place: Place, statement: ClauseElement) -> int:
+    compiled = statement.compile(dialect=place.dialect)
+    parameters: Any = {}
+    if isinstance(compiled, SQLCompiler):
+        values = compiled.construct_params()
+        positions = compiled.positiontup or () if compiled.positional else None
+        parameters = values if positions is None else tuple(values[name] for name in positions)
+    cursor.execute(str(compiled), parameters or ())
+    return cursor.rowcount
+
+
+def _rows(cursor: DBAPICursor, place: Place, *where: ColumnElement[bool], by: Any) -> list[Row]:
+    c = _nodes.c
+    columns = (c.node, c.owner, c.holder, c.fence, c.lasts, c.expires, c.horizon, _now())
+    _send(cursor, place, select(*columns).where(*where).order_by(by).limit(1000))
+    return [
+        Row(int(node), str(owner), str(holder), *map(int, numbers))
+        for node, owner, holder, *numbers in cursor.fetchall()
+    ]
+
+
+def create(cursor: DBAPICursor, place: Place) -> None:
+    """Create the table, unless it is there."""
+    _send(cursor, place, CreateTable(_nodes, if_not_exists=True))
+
+
+def drop(cursor: DBAPICursor, place: Place) -> None:
+    """Drop the table, if it is there."""
+    _send(cursor, place, DropTable(_nodes, if_exists=True))
+
+
+def released(cursor: DBAPICursor, place: Place, limit: int, wall: int) -> list[Row]:
+    """Numbers below ``limit`` that were given back, and whose ids are all of the past."""
+    c = _nodes.c
+    where = (c.node < limit, c.owner == "", c.horizon < wall)
+    return _rows(cursor, place, *where, by=c.horizon)[:20]
+
+
+def abandoned(cursor: DBAPICursor, place: Place, limit: int) -> list[Row]:
+    """Numbers below ``limit`` whose lease has ended by the server's clock, and was not given back."""
+    c = _nodes.c
+    where = (c.node < limit, c.owner != "", c.expires < _now())
+    return _rows(cursor, place, *where, by=c.expires)
+
+
+def all_rows(cursor: DBAPICursor, place: Place) -> list[Row]:
+    """Every number that was ever leased, up to a thousand."""
+    return _rows(cursor, place, by=_nodes.c.node)
+
+
+def highest(cursor: DBAPICursor, place: Place, limit: int) -> int | None:
+    """The highest number below ``limit`` that was ever leased here."""
+    _send(cursor, place, select(func.max(_nodes.c.node)).where(_nodes.c.node < limit))
+    ((node,),) = cursor.fetchall()
+    return None if node is None else int(node)
+
+
+def claim(cursor: DBAPICursor, place: Place, row: Row, claim: Claim) -> bool:
+    """Take a number that was given back; False when another process was quicker."""
+    c = _nodes.c
+    statement = update(_nodes).where(c.node == row.node, c.fence == row.fence, c.owner == "")
+    return _send(cursor, place, statement.values(fence=row.fence + 1, **_claimed(claim))) == 1
+
+
+def claim_new(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> bool:
+    """Take a number that nobody has had; False when another process was quicker."""
+    try:
+        _send(cursor, place, insert(_nodes).values(node=node, fence=1, **_claimed(claim)))
+    except Exception:
+        _send(cursor, place, select(_nodes.c.owner).where(_nodes.c.node == node))
+        rows = cursor.fetchall()
+        if not rows:
+            raise
+        return str(rows[0][0]) == claim.token
+    return True
+
+
+def _claimed(claim: Claim) -> dict[str, Any]:
+    return {
+        "owner": claim.token,
+        "holder": claim.holder,
+        "lasts": claim.lasts,
+        "expires": _now() + claim.lasts,
+        "horizon": claim.horizon,
+    }
+
+
+def renew(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> bool:
+    """Keep a number; False when it is not this lease's any more. The horizon is never lowered."""
+    c = _nodes.c
+    statement = update(_nodes).where(c.node == node, c.owner == claim.token)
+    horizon = case((c.horizon < claim.horizon, claim.horizon), else_=c.horizon)
+    values = {"lasts": claim.lasts, "expires": _now() + claim.lasts, "horizon": horizon}
+    return _send(cursor, place, statement.values(fence=c.fence + 1, **values)) == 1
+
+
+def release(cursor: DBAPICursor, place: Place, node: int, token: str, used: int) -> None:
+    """Give a number back, with the latest time that an id of it has."""
+    c = _nodes.c
+    statement = update(_nodes).where(c.node == node, c.owner == token)
+    _send(cursor, place, statement.values(fence=c.fence + 1, owner="", horizon=used))
+
+
+def free(cursor: DBAPICursor, place: Place, row: Row) -> bool:
+    """Let others take an abandoned number; False when its owner is back. Its horizon stays."""
+    c = _nodes.c
+    statement = update(_nodes).where(c.node == row.node, c.fence == row.fence)
+    return _send(cursor, place, statement.values(fence=row.fence + 1, owner="")) == 1

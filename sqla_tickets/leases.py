@@ -1,0 +1,398 @@
+"""Node numbers, leased from the ticket servers: no number has two owners, and no two owners' ids meet.
+
+The numbers are divided between the servers as tickets are: a number is leased on the one server whose
+residue it has. When that server dies its numbers run to the end of their leases, and their owners lease
+numbers of another server.
+
+Two owners of a number could only make the same id at the same time, and a lease is for a span of times: every id
+of it is at or before the *horizon* that stands in the number's row, and the next owner's ids are all
+after it. So ids stay unique whatever the clocks do, however long a process is frozen, and however late an
+answer comes. That a number has one owner at a time rests on elapsed time as well: an owner stops before its
+lease ends, counted from before it was asked for; and a number that was not given back is free only when
+its lease has ended by the server's clock *and* some process has seen the row unchanged for a whole lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
+
+from . import clock, lease_table
+from .aio import in_event_loop, pause
+from .beside import beside
+from .errors import (
+    NoNodeLeft,
+    NoTicketServer,
+    TicketArgumentError,
+    TicketError,
+    TicketTableMissing,
+)
+from .forks import mark
+from .lease_table import Claim, Row
+from .tables import Place
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPICursor
+
+    from .server import TicketServer
+
+__all__ = ["Lease", "Nodes", "User"]
+
+log = logging.getLogger(__name__)
+
+#: The part of a lease after which its owner stops: clocks of two machines may run unlike by the rest.
+USED: Final = 0.9
+#: The part after which it is renewed.
+RENEWED: Final = 1 / 3
+#: The part after which a number of another server is taken, when it could not be renewed.
+LEFT: Final = 0.6
+#: How often a number is tried for while other processes are quicker.
+TRIES: Final = 200
+
+
+class Lease:
+    """A node number, as its owner has it.
+
+    Attributes:
+        node: the number.
+        bits: of the layouts that it is for.
+        server: that it is leased on.
+        token: by which the server knows the lease.
+        since: ids have later times, in microseconds since 1970.
+        horizon: and none has a time after this one.
+        deadline: when its owner stops, by `clock.elapsed`.
+        renew_at: when it is renewed, by the same.
+        leave_at: when another number is taken, by the same.
+        ended: whether it is known to be over.
+        renewing: whether it is being renewed now.
+    """
+
+    def __init__(self, node: int, bits: int, server: TicketServer, token: str, since: int) -> None:
+        self.node, self.bits, self.server, self.token, self.since = node, bits, server, token, since
+        self.horizon, self.deadline, self.renew_at, self.leave_at = since, 0.0, 0.0, 0.0
+        self.ended = self.renewing = False
+
+    def __repr__(self) -> str:
+        return f"<lease of node {self.node} on {self.server}>"
+
+    def granted(self, asked: float, seconds: float, horizon: int) -> None:
+        """It was granted, or renewed, for so long, after it was asked for at ``asked``."""
+        self.horizon = max(self.horizon, horizon)
+        self.renew_at = asked + seconds * RENEWED
+        self.leave_at = asked + seconds * LEFT
+        self.deadline = max(self.deadline, asked + seconds * USED)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its owner may make ids."""
+        return not self.ended and clock.elapsed() < self.deadline
+
+
+class User(Protocol):
+    """What makes ids with leases."""
+
+    def last_time(self) -> int:
+        """The latest time of an id that it has made, in microseconds since 1970; 0 before the first."""
+        ...
+
+
+class Nodes:
+    """The node numbers that this process leases from the servers of a pool, one for each width.
+
+    Args:
+        name: of the pool.
+        servers: that lease them.
+        stride: by which the numbers are divided between the servers.
+        seconds: how long a lease lasts.
+    """
+
+    def __init__(
+        self, name: str, servers: Sequence[TicketServer], stride: int, seconds: float
+    ) -> None:
+        self._name, self._servers, self._stride, self.seconds = name, servers, stride, seconds
+        self._users: WeakSet[User] = WeakSet()
+        self.forget_parent()
+
+    def forget_parent(self) -> None:
+        """In a fork: use none of the parent's numbers."""
+        self.here = mark()
+        self._leases: dict[int, Lease] = {}
+        self._leasing: set[int] = set()
+        self._seen: dict[tuple[TicketServer, int], tuple[int, float]] = {}
+
+    def add(self, user: User) -> None:
+        """Ask it for its latest time when a number is given back."""
+        self._users.add(user)
+
+    # -- a lease for now
+
+    def lease(self, bits: int) -> Lease:
+        """A live lease of a number of so many bits; its renewal is begun when it is due.
+
+        Raises:
+            NoNodeLeft: every number has an owner.
+            NoTicketServer: there is no lease, and no server to ask for one.
+        """
+        if not self.here[0]:  # a fork that Python was not told of
+            self.forget_parent()
+        lease = self._leases.get(bits)
+        if lease is not None and lease.is_live:
+            if clock.elapsed() >= lease.renew_at:
+                self._renew_beside(lease)
+            return lease
+        return self._one_at_a_time(bits, lambda: self._begin(bits))
+
+    def _one_at_a_time(self, bits: int, begin: Callable[[], Lease]) -> Lease:
+        """Begin a lease, or wait for the thread or task that is about to."""
+        while bits in self._leasing:
+            pause(0.002)
+        lease = self._leases.get(bits)
+        if lease is not None and lease.is_live:
+            return lease
+        self._leasing.add(bits)
+        try:
+            return begin()
+        finally:
+            self._leasing.discard(bits)
+
+    def _begin(self, bits: int) -> Lease:
+        before = self._leases.get(bits)
+        if before is not None and not before.ended:
+            try:
+                if self._renew(before):  # nobody has taken it meanwhile
+                    return before
+            except TicketError as error:
+                log.warning("%r could not be renewed: %s", before, error)
+        lease = self._leases[bits] = self._lease_anew(bits, self._servers)
+        return lease
+
+    def extend(self, lease: Lease) -> None:
+        """Renew it now, since this machine's clock has stepped past its horizon, or do without it."""
+        try:
+            self._renew(lease)
+        except TicketError as error:
+            lease.ended = True
+            log.warning("%r could not be renewed: %s", lease, error)
+
+    # -- renewing
+
+    def _renew_beside(self, lease: Lease) -> None:
+        if lease.renewing:
+            return
+        lease.renewing = True
+        in_a_task = lease.server.engine.dialect.is_async
+        if lease.server.engine.dialect.name == "sqlite":  # it survives no fork beside
+            self._try_to_renew(lease)
+        elif (in_a_task and not in_event_loop()) or not beside(
+            lambda: self._try_to_renew(lease),
+            f"sqla_tickets renewal of {lease!r}",
+            in_a_task=in_a_task,
+        ):
+            lease.renewing = False
+
+    def _try_to_renew(self, lease: Lease) -> None:
+        here = self.here
+        try:
+            if self._renew(lease):
+                self._look_for_abandoned(lease.server, 1 << lease.bits)
+                return
+        except TicketError as error:
+            lease.renew_at = clock.elapsed() + self.seconds / 20
+            log.warning("%r could not be renewed: %s", lease, error)
+        finally:
+            lease.renewing = False
+        if lease.ended or clock.elapsed() >= lease.leave_at:
+            self._replace(lease, here)
+
+    def _replace(self, lease: Lease, here: object) -> None:
+        """Lease a number of another server, while the old one still lives."""
+        others = [server for server in self._servers if server is not lease.server]
+        try:
+            other = self._lease_anew(lease.bits, others)
+        except TicketError as error:
+            log.warning("%r could not be replaced: %s", lease, error)
+            return
+        if self.here is here:
+            self._leases[lease.bits] = other
+
+    def _renew(self, lease: Lease) -> bool:
+        """Renew a lease; False when the number is another's, or its server does not know of it."""
+        asked, claim = clock.elapsed(), self._claim(lease.token)
+        kept = lease.server.do(
+            lease_table.NAME,
+            lambda cursor, place: lease_table.renew(cursor, place, lease.node, claim),
+        )
+        if kept:
+            lease.granted(asked, self.seconds, claim.horizon)
+        else:
+            lease.ended = True
+            log.warning(
+                "%r is over: another process has it, or the server was set back to an older state",
+                lease,
+            )
+        return kept
+
+    def _claim(self, token: str) -> Claim:
+        lasts = int(self.seconds * 1_000_000)
+        holder = f"{socket.gethostname()}:{os.getpid()}"[:100]
+        return Claim(token, holder, lasts, clock.wall() + lasts)
+
+    # -- leasing
+
+    def _lease_anew(self, bits: int, servers: Sequence[TicketServer]) -> Lease:
+        """Lease a number of any of the servers.
+
+        Raises:
+            NoNodeLeft: none has one left.
+            NoTicketServer: none answered.
+        """
+        if not servers:
+            raise NoTicketServer(f"the pool {self._name!r} has no other ticket server", {})
+        end = clock.elapsed() + self._longest_wait
+        while True:
+            failures: dict[str, TicketError] = {}
+            for server in sorted(servers, key=lambda s: (not s.breaker.is_closed, random.random())):  # noqa: S311  # spreads the load
+                try:
+                    lease = self._lease_on(server, bits)
+                except TicketArgumentError:
+                    raise
+                except TicketError as error:
+                    failures[str(server)] = error
+                    continue
+                if lease is not None:
+                    log.info("%r was taken", lease)
+                    return lease
+            if len(failures) == len(servers) or clock.elapsed() >= end:
+                raise self._none_left(bits, failures)
+            pause(self.seconds / 20)
+
+    @property
+    def _longest_wait(self) -> float:
+        return self.seconds * 1.5 + 0.5
+
+    def _none_left(self, bits: int, failures: dict[str, TicketError]) -> TicketError:
+        reasons = "".join(f"; {failure}" for failure in failures.values())
+        if failures and all(isinstance(f, TicketTableMissing) for f in failures.values()):
+            return TicketTableMissing(
+                f"no ticket server of {self._name!r} has the table of node numbers"
+                f" {lease_table.NAME!r}: create it with pool.create_node_table(){reasons}"
+            )
+        if failures and not any(isinstance(f, NoNodeLeft) for f in failures.values()):
+            return NoTicketServer(
+                f"no ticket server of {self._name!r} can lease a node number{reasons}", failures
+            )
+        return NoNodeLeft(
+            f"the pool {self._name!r} has no node number left: expected one of {1 << bits} ({bits} bits)"
+            f" without an owner, found none{reasons}. Use a layout with more bits for the node, fewer"
+            " processes, or pool.dispose() at their end, which gives their numbers back"
+        )
+
+    def _lease_on(self, server: TicketServer, bits: int) -> Lease | None:
+        """Lease a number on one server; None when it may have one to give soon.
+
+        Raises:
+            NoNodeLeft: every number has an owner that lives.
+            TicketError: the server failed.
+        """
+        self._look_for_abandoned(server, 1 << bits)
+        token = secrets.token_hex(16)
+
+        def work(cursor: DBAPICursor, place: Place) -> Lease | None:
+            asked, claim = clock.elapsed(), self._claim(token)
+            taken = _take(cursor, place, 1 << bits, self._stride, claim)
+            if taken is None:
+                if not any(seen_on is server for seen_on, _ in self._seen) and not (
+                    lease_table.released(cursor, place, 1 << bits, claim.horizon + claim.lasts)
+                ):
+                    raise NoNodeLeft(f"{server} has none")
+                return None
+            node, horizon = taken
+            # the clock may have been read before a wait that another owner's lease has ended in
+            lease = Lease(node, bits, server, token, max(horizon, claim.horizon - claim.lasts))
+            lease.granted(asked, self.seconds, claim.horizon)
+            return lease
+
+        return server.do(lease_table.NAME, work)
+
+    # -- numbers that nobody gave back
+
+    def _look_for_abandoned(self, server: TicketServer, limit: int) -> None:
+        """Free the numbers whose rows this process has seen unchanged for a whole lease.
+
+        The server's clock says that their leases have ended, but it may have stepped.
+
+        Raises:
+            TicketError: the server failed.
+        """
+        seen = self._seen
+
+        def work(cursor: DBAPICursor, place: Place) -> list[Row]:
+            rows = lease_table.abandoned(cursor, place, limit)
+            now = clock.elapsed()
+            for row in rows:
+                fence, since = seen.setdefault((server, row.node), (row.fence, now))
+                if fence != row.fence:
+                    seen[server, row.node] = (row.fence, now)
+                elif now - since > max(row.lasts / 1_000_000, self.seconds):
+                    if lease_table.free(cursor, place, row):
+                        log.info("node %d on %s was left by %s", row.node, server, row.holder)
+                    seen.pop((server, row.node), None)
+            return rows
+
+        expired = {(server, row.node) for row in server.do(lease_table.NAME, work)}
+        for key in [key for key in list(seen) if key[0] is server and key not in expired]:
+            seen.pop(key, None)
+
+    # -- giving back, looking
+
+    def release(self) -> None:
+        """Give every number back, so that others need not wait for the end of its lease.
+
+        A server that does not answer is left alone: its leases end by themselves.
+        """
+        if not self.here[0]:
+            return
+        leases, self._leases = list(self._leases.values()), {}
+        for lease in leases:
+            lease.ended = True
+        used = max((user.last_time() for user in list(self._users)), default=0)
+        for lease in leases:
+            if lease.deadline > clock.elapsed():
+                self._give_back(lease, max(lease.since, min(used, lease.horizon)))
+
+    def _give_back(self, lease: Lease, used: int) -> None:
+        try:
+            lease.server.do(
+                lease_table.NAME,
+                lambda cursor, place: lease_table.release(
+                    cursor, place, lease.node, lease.token, used
+                ),
+            )
+        except TicketError as error:
+            log.info("%r is not given back: %s", lease, error)
+
+
+def _take(
+    cursor: DBAPICursor, place: Place, limit: int, stride: int, claim: Claim
+) -> tuple[int, int] | None:
+    """Take a number below ``limit``; it, and the horizon of its last owner."""
+    for _ in range(TRIES):
+        rows = lease_table.released(cursor, place, limit, clock.wall())
+        if rows:
+            row = random.choice(rows)  # noqa: S311  # spreads the takers
+            if lease_table.claim(cursor, place, row, claim):
+                return row.node, row.horizon
+            continue
+        last = lease_table.highest(cursor, place, limit)
+        node = place.offset % stride if last is None else last + stride
+        if node >= limit:
+            return None
+        if lease_table.claim_new(cursor, place, node, claim):
+            return node, 0
+    return None

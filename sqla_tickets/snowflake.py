@@ -1,0 +1,292 @@
+"""``SnowflakeSequence``: ids that sort by time, made in the process with a leased node number.
+
+Ids of one tick, node and sequence name differ in their sequence number. A process never goes back to a tick
+that it has left, so its ids only grow; when many are needed at once it goes on from ticks just past that
+it has not used, and waits for the next tick when there are none. No id is ahead of the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from sqlalchemy import Column, Table, Uuid
+
+from . import clock
+from .aio import pause
+from .bits import SNOWFLAKE, BitLayout
+from .default import IdDefault
+from .errors import ClockMovedBack, TicketArgumentError, TicketServerError, TicketsExhausted
+from .sequence import holds_integers, is_name, largest_of, pool_of, sequence_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .leases import Lease, Nodes
+    from .pool import TicketPool
+
+__all__ = ["SnowflakeSequence", "Snowflakes"]
+
+#: Seconds that a clock which has stepped back is waited for.
+PATIENCE: Final = 1.0
+#: Microseconds: how old the time of an id may be when it is made, for as many as are needed at once.
+PAST: Final = 1_000_000
+#: How many ids are laid out for `Snowflakes.next_id`.
+LAID_OUT: Final = 256
+#: How often a lease may be over before it can be used.
+IN_VAIN: Final = 20
+
+
+class SnowflakeSequence(IdDefault):
+    """Ids that sort by time: ``Column(BigInteger, SnowflakeSequence("photos"), primary_key=True)``.
+
+    They are made in this process, without a round trip, with a node number that it leases from the ticket
+    servers of a `TicketPool`. It holds plain data only, so that a table with it can be copied and pickled.
+
+    Args:
+        name: of the sequence; by default the name of the column's table. Ids of two sequences may be
+            equal, as they are in other tables.
+        pool: the name of the attached `TicketPool` that leases the node numbers; None for ``"default"``.
+        layout: how an id is cut. Never change it for a column in use.
+
+    Raises:
+        TicketArgumentError: a name that is none. On attachment to a column: its type cannot hold ids of the
+            layout, or it is declared AUTO_INCREMENT.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        pool: str | None = None,
+        layout: BitLayout = SNOWFLAKE,
+    ) -> None:
+        if name is not None and not is_name(name):
+            raise TicketArgumentError(
+                f"SnowflakeSequence({name!r}): the name of a sequence is a string"
+            )
+        if type(layout) is not BitLayout:
+            raise TicketArgumentError(f"SnowflakeSequence({name!r}): {layout!r} is no BitLayout")
+        self.name, self.pool, self.layout = name, pool, layout
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name)] if self.name is not None else []
+        parts += [f"pool={self.pool!r}"] if self.pool is not None else []
+        parts += [f"layout={self.layout}"] if self.layout != SNOWFLAKE else []
+        return f"SnowflakeSequence({', '.join(parts)})"
+
+    def _copy(self) -> Self:
+        return type(self)(self.name, pool=self.pool, layout=self.layout)
+
+    def check_column(self, column: Column[Any], table: Table) -> None:
+        """See that the column can hold every id of the layout.
+
+        Raises:
+            TicketArgumentError: it cannot.
+        """
+        wide = self.layout.bits > 64
+        fits = isinstance(column.type, Uuid) if wide else holds_integers(column.type)
+        if fits and not wide and largest_of(column.type) < self.layout.largest:
+            fits = False
+        if not fits:
+            raise TicketArgumentError(
+                f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the"
+                f" {self.layout.bits} bits of {self.layout}: use {'Uuid' if wide else 'BigInteger'}"
+            )
+
+    def stream_of(self, column: Column[Any]) -> Hashable:
+        """The pool, the name of the sequence, the layout."""
+        return pool_of(self, column), sequence_of(self, column), self.layout
+
+    def pool_for(self, column: Column[Any]) -> TicketPool:
+        """The pool that leases the node numbers."""
+        return pool_of(self, column)
+
+    def draw(
+        self, columns: Sequence[Column[Any]], n: int, alike: Iterable[IdDefault] = ()
+    ) -> Iterator[Any]:
+        """``n`` new ids; of a layout of 128 bits as the column has its UUIDs."""
+        pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
+        ids = chain.from_iterable(pool.snowflakes(name, self.layout).reserve(n))
+        type_ = columns[0].type
+        if not isinstance(type_, Uuid):
+            return ids
+        uuids = (UUID(int=number) for number in ids)
+        return uuids if type_.as_uuid else map(str, uuids)
+
+
+class Snowflakes:
+    """What makes the ids of one sequence in this process: ``pool.snowflakes("photos").next_id()``.
+
+    Threads and tasks may share it. Each id is above all that it has made before.
+    """
+
+    def __init__(self, name: str, layout: BitLayout, nodes: Nodes) -> None:
+        self.name, self.layout, self._nodes = name, layout, nodes
+        self._size = 1 << layout.sequence
+        self._last_tick = layout.largest >> (layout.node + layout.sequence)
+        #: The tick that was made ids of last, and its next sequence number.
+        self._tick, self._next = -1, self._size
+        self._lease: Lease | None = None
+        self._laid: deque[int] = deque()
+        #: In nanoseconds since 1970: while it is so late, what is laid out has the right time.
+        self._from = self._until = 0
+        self.forget_parent()
+        nodes.add(self)
+
+    def forget_parent(self) -> None:
+        """In a fork: another thread may have held the lock, and what is laid out is the parent's."""
+        self._lock = threading.Lock()
+        self._laid, self._until = deque(), 0
+        self._here = self._nodes.here
+
+    def next_id(self) -> int:
+        """One id.
+
+        Raises:
+            NoNodeLeft: every node number has an owner.
+            NoTicketServer: this process has no node number, and no ticket server answers.
+            ClockMovedBack: the clock is behind, by more than is waited for.
+            TicketsExhausted: the layout has run out of time.
+        """
+        if self._from <= time_ns() < self._until and self._here[0]:
+            try:
+                return self._laid.popleft()
+            except IndexError:
+                pass
+        return self._make(1, LAID_OUT)[0][0]
+
+    def next_ids(self, n: int) -> list[int]:
+        """Exactly ``n`` ids, ascending.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        return list(chain.from_iterable(self.reserve(n)))
+
+    def reserve(self, n: int) -> list[range]:
+        """Exactly ``n`` ids as ranges, ascending: one for each tick.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        if type(n) is not int or n < 1:
+            raise TicketArgumentError(f"{n!r} ids of {self.name!r}: ask for 1 or more")
+        return self._make(n, 0)
+
+    def last_time(self) -> int:
+        """The latest time of an id that was made here, in microseconds since 1970; 0 before the first."""
+        with self._lock:
+            return self.layout.began_at(self._tick) if self._tick >= 0 else 0
+
+    def _make(self, n: int, ahead: int = 0) -> list[range]:
+        """``n`` ids, and some laid out for those who come next in this tick."""
+        runs: list[range] = []
+        waits_since: float | None = None
+        in_vain = 0
+        while n:
+            lease = self._nodes.lease(self.layout.node)
+            if not self._here[0]:  # a fork that Python was not told of
+                self.forget_parent()
+            with self._lock:
+                now = clock.wall()
+                tick = self.layout.tick_at(now)
+                is_live, is_covered = lease.is_live, now <= lease.horizon
+                taken = 0
+                if is_live and is_covered:
+                    self._see_that_it_fits(tick)
+                    taken = self._take(lease, tick, n, runs, waited=waits_since is not None)
+                    if taken == n and ahead:
+                        self._lay_out(lease, min(ahead, self._size // 16))
+                behind = self._tick - tick
+            n -= taken
+            if not is_live:
+                in_vain = self._count(in_vain, lease)
+            elif not is_covered:  # the clock has stepped forward
+                in_vain = self._count(in_vain, lease)
+                self._nodes.extend(lease)
+            elif n:
+                waits_since = self._wait(behind, waits_since if not taken else None)
+        return runs
+
+    def _take(self, lease: Lease, tick: int, n: int, runs: list[range], *, waited: bool) -> int:
+        """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
+        if lease is not self._lease:  # its numbers begin after those of its last owner
+            self._lease = lease
+            self._tick = max(self._tick, self.layout.tick_at(lease.since))
+            self._next = self._size
+        self._laid = deque()
+        begin = self._tick if waited else tick - (n - 1) // self._size
+        begin = max(begin, tick - PAST // (1000 * self.layout.unit))
+        if self._tick < begin:
+            self._tick, self._next = begin, 0
+        taken = 0
+        while taken < n and self._tick <= tick:
+            room = min(n - taken, self._size - self._next)
+            if room:
+                runs.append(self.layout.run(self._tick, lease.node, self._next, room))
+                self._next += room
+                taken += room
+            elif self._tick == tick:
+                break
+            else:
+                self._tick, self._next = self._tick + 1, 0
+        return taken
+
+    def _lay_out(self, lease: Lease, n: int) -> None:
+        room = min(n, self._size - self._next)
+        self._laid = deque(self.layout.run(self._tick, lease.node, self._next, room))
+        self._next += room
+        self._from = self.layout.began_at(self._tick) * 1000
+        self._until = self.layout.began_at(self._tick + 1) * 1000
+
+    def _wait(self, behind: int, since: float | None) -> float:
+        """Wait for the next tick, or for a clock that has stepped back.
+
+        Args:
+            behind: by how many ticks the clock is behind.
+            since: when the wait began, by `clock.elapsed`; None when it begins now.
+
+        Raises:
+            ClockMovedBack: that would take too long.
+        """
+        now = clock.elapsed()
+        tick = self.layout.unit / 1000
+        since = now if since is None else since
+        if behind * tick > PATIENCE or now - since > PATIENCE + 2 * tick:
+            raise ClockMovedBack(
+                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, of"
+                f" {self.layout.time_at(self._tick)}: ids that sort by time wait for a clock that"
+                f" has stepped back, for {PATIENCE} s at most. Try again when the clock has caught up;"
+                " and let NTP slew it instead of stepping it"
+            )
+        if behind > 0:
+            pause(min(behind * tick, 0.01))
+        else:
+            pause(tick - clock.wall() / 1_000_000 % tick)
+        return since
+
+    def _see_that_it_fits(self, tick: int) -> None:
+        if tick > self._last_tick:
+            raise TicketsExhausted(
+                f"the ids of {self.name!r} have run out: {self.layout} ends at {self.layout.runs_out_at}"
+            )
+        if tick < 0:
+            raise ClockMovedBack(
+                f"this machine's clock is before the epoch of {self.layout}: set it, then try again"
+            )
+
+    def _count(self, in_vain: int, lease: Lease) -> int:
+        if in_vain >= IN_VAIN:
+            raise TicketServerError(
+                f"{lease!r} was renewed {in_vain} times, and was over each time when the answer came, or"
+                " this machine's clock steps: use a longer node_lease"
+            )
+        return in_vain + 1

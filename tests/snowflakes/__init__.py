@@ -1,0 +1,1 @@
+"""Ids that sort by time."""

@@ -1,0 +1,258 @@
+"""Node numbers on real servers: one owner each, and no two owners' ids meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import (
+    SNOWFLAKE,
+    BitLayout,
+    NoNodeLeft,
+    NoTicketServer,
+    Snowflakes,
+    TicketPool,
+    TicketTableMissing,
+    clock,
+)
+from tests.drawing.tools import in_fork, run
+from tests.servers import Borrower
+
+from .conftest import OpenPool
+
+#: As Snowflake's, for two or four processes only.
+TWO, FOUR = BitLayout(41, 1, 12), BitLayout(41, 2, 12)
+ROWS = "SELECT node, owner, horizon FROM ticket_nodes ORDER BY node"
+
+
+def node_of(made: Snowflakes) -> int:
+    return made.layout.decode(made.next_id()).node
+
+
+def rows(urls: list[URL]) -> list[tuple[int, str, int]]:
+    """Node, owner and horizon of every number, on whichever server."""
+    found = [row for url in urls for row in run(url, ROWS)]
+    return sorted((int(str(n)), str(o), int(str(h))) for n, o, h in found)
+
+
+def wait_until_over(seconds: float) -> None:
+    time.sleep(seconds * 1.05)
+
+
+def test_each_number_has_one_owner_on_the_server_of_its_residue(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    nodes = [node_of(open_pool(ticket_urls).snowflakes("photos")) for _ in range(12)]
+    assert len(set(nodes)) == 12
+    for residue, url in ((1, ticket_urls[0]), (0, ticket_urls[1])):
+        numbers = [n for n, _, _ in rows([url])]
+        assert {n % 2 for n in numbers} <= {residue}
+        assert set(numbers) <= set(nodes)
+
+
+def test_a_number_that_was_given_back_is_taken_again_above_its_ids(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    first = open_pool(ticket_urls)
+    made = first.snowflakes("photos", TWO)
+    ids = made.next_ids(10_000)
+    first.dispose()
+    later = [open_pool(ticket_urls).snowflakes("photos", TWO) for _ in range(2)]
+    taken = {node_of(each): each for each in later}
+    again = taken[TWO.decode(ids[0]).node]
+    assert again.next_id() > max(ids)
+
+
+def test_no_number_is_left(pool: TicketPool, files: list[URL], open_pool: OpenPool) -> None:
+    pools = [open_pool(files) for _ in range(3)]
+    assert {node_of(p.snowflakes("photos", TWO)) for p in pools[:2]} == {0, 1}
+    with pytest.raises(NoNodeLeft, match=r"expected one of 2 .*pool\.dispose"):
+        pools[2].snowflakes("photos", TWO).next_id()
+    pools[0].dispose()
+    pools[2].snowflakes("photos", TWO).next_id()
+
+
+def test_numbers_of_the_dead_come_back_after_their_lease(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    seconds = 1.0
+    dead = [open_pool(ticket_urls, seconds).snowflakes("photos", TWO) for _ in range(2)]
+    ids = {node_of(made): made.next_ids(1000) for made in dead}
+    assert set(ids) == {0, 1}
+    wait_until_over(seconds)
+    began = clock.elapsed()
+    heir = open_pool(ticket_urls, seconds).snowflakes("photos", TWO)
+    first = heir.next_id()  # waits
+    assert clock.elapsed() - began > seconds
+    assert first > max(ids[TWO.decode(first).node])
+
+
+def test_a_server_whose_clock_steps_forward_takes_no_number_from_the_living(
+    files: list[URL], open_pool: OpenPool
+) -> None:
+    living = [open_pool(files).snowflakes("photos", TWO) for _ in range(2)]
+    owners = {node_of(made) for made in living}
+    assert owners == {0, 1}
+    other = open_pool(files, 0.2)
+    for _ in range(2):
+        for url in files:  # what a step of an hour does to every row
+            run(url, "UPDATE ticket_nodes SET expires = expires - 3600000000")
+        with pytest.raises(NoNodeLeft):
+            other.snowflakes("photos", TWO).next_id()
+        assert {node_of(made) for made in living} == owners
+
+
+def test_a_process_that_slept_longer_than_its_lease_takes_another_number(
+    files: list[URL], open_pool: OpenPool
+) -> None:
+    seconds = 0.5
+    sleeper = open_pool(files, seconds).snowflakes("photos", FOUR)
+    before = sleeper.next_ids(100)
+    for url in files:  # somebody has seen it dead for long enough, and freed and taken its number
+        run(url, "UPDATE ticket_nodes SET owner = 'another', fence = fence + 2")
+    wait_until_over(seconds)
+    after = sleeper.next_id()
+    assert FOUR.decode(after).node != FOUR.decode(before[0]).node
+    assert after > max(before)
+
+
+def test_renewal_keeps_the_number_while_ids_are_made(files: list[URL], open_pool: OpenPool) -> None:
+    seconds = 1.0
+    made = open_pool(files, seconds).snowflakes("photos", TWO)
+    nodes: set[int] = set()
+    end = time.monotonic() + 2.5 * seconds
+    while time.monotonic() < end:
+        nodes.add(node_of(made))
+        time.sleep(0.01)
+    assert len(nodes) == 1
+
+
+def test_no_id_is_later_than_the_horizon_in_its_row(files: list[URL], open_pool: OpenPool) -> None:
+    made = open_pool(files, 0.3).snowflakes("photos")
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        number = made.next_id()
+        horizons = {node: horizon for node, _, horizon in rows(files)}
+        at = SNOWFLAKE.decode(number)
+        assert at.time.timestamp() * 1_000_000 <= horizons[at.node]
+
+
+def test_a_fork_leases_a_number_of_its_own(files: list[URL], open_pool: OpenPool) -> None:
+    made = open_pool(files).snowflakes("photos")
+    mine = [made.next_id() for _ in range(10)]
+    child = [
+        int(number) for number in in_fork(lambda: " ".join(map(str, made.next_ids(10)))).split()
+    ]
+    more = [made.next_id() for _ in range(10)]
+    nodes = {SNOWFLAKE.decode(number).node for number in child}
+    assert nodes.isdisjoint(SNOWFLAKE.decode(number).node for number in mine + more)
+    assert child[0] > mine[-1]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_one_server_dies(ticket_kind: str, servers: Borrower, open_pool: OpenPool) -> None:
+    urls = [servers.fresh_database(servers.shared(ticket_kind, n)) for n in range(2)]
+    seconds = 3.0
+    made = open_pool(urls, seconds).snowflakes("photos")
+    ids = [made.next_id()]
+    home = SNOWFLAKE.decode(ids[0]).node
+    servers.shared(ticket_kind, 0 if home % 2 else 1).kill()
+    end = time.monotonic() + 30
+    while SNOWFLAKE.decode(ids[-1]).node == home and time.monotonic() < end:
+        ids.append(made.next_id())  # never raises
+        time.sleep(0.01)
+    assert SNOWFLAKE.decode(ids[-1]).node % 2 != home % 2
+    assert sorted(set(ids)) == ids
+    with TicketPool(urls) as late:  # of a process that starts now
+        assert node_of(late.snowflakes("photos")) % 2 != home % 2
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_all_servers_die(ticket_kind: str, servers: Borrower, open_pool: OpenPool) -> None:
+    urls = [servers.fresh_database(servers.shared(ticket_kind, n)) for n in range(2)]
+    made = open_pool(urls, 2.0).snowflakes("photos")
+    before = made.next_id()
+    for n in range(2):
+        servers.shared(ticket_kind, n).kill()
+    after = made.next_id()  # its lease goes on
+    assert after > before
+    time.sleep(2)
+    with pytest.raises(NoTicketServer, match="no ticket server of 'default' can lease a node"):
+        made.next_id()
+
+
+def test_the_table_is_missing(files: list[URL]) -> None:
+    with TicketPool(files) as pool, pytest.raises(TicketTableMissing, match="create_node_table"):
+        pool.snowflakes("photos").next_id()
+
+
+SLEEPER = """
+import sys
+from sqla_tickets import TicketPool
+made = TicketPool(sys.argv[2:], node_lease=float(sys.argv[1])).snowflakes("photos")
+for line in sys.stdin:
+    print(made.next_id(), flush=True)
+"""
+
+
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+def test_a_frozen_process_wakes(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    seconds = 1.0
+    open_pool(ticket_urls, seconds)
+    urls = [url.render_as_string(hide_password=False) for url in ticket_urls]
+    command = [sys.executable, "-c", SLEEPER, str(seconds), *urls]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        before = ask()
+        os.kill(process.pid, signal.SIGSTOP)
+        node = SNOWFLAKE.decode(before).node
+        pool = open_pool(ticket_urls, seconds)
+        heirs: list[int] = []
+        end = time.monotonic() + 60
+        while node not in heirs and time.monotonic() < end:
+            wait_until_over(seconds)
+            for server in pool.servers:  # seen dead for a whole lease, then freed
+                pool._nodes._look_for_abandoned(server, SNOWFLAKE.nodes)
+            heirs += [node_of(open_pool(ticket_urls).snowflakes("photos")) for _ in range(2)]
+        assert node in heirs
+        os.kill(process.pid, signal.SIGCONT)
+        after = ask()
+        process.stdin.close()
+    assert SNOWFLAKE.decode(after).node not in heirs
+    assert after > before
+
+
+def lease_at_once(urls: list[str], n: int) -> list[int]:
+    pools = [TicketPool(urls) for _ in range(n)]
+    nodes = [node_of(pool.snowflakes("photos")) for pool in pools]
+    for pool in pools[1:]:
+        pool.dispose()
+    return nodes[:1]
+
+
+def test_many_processes_at_once(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    from tests.drawing.tools import in_processes
+
+    open_pool(ticket_urls)
+    urls = [url.render_as_string(hide_password=False) for url in ticket_urls]
+    found = in_processes(lease_at_once, *[(urls, 3) for _ in range(6)])
+    counts = Counter(node for nodes in found for node in nodes)
+    assert max(counts.values()) == 1, counts
