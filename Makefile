@@ -2,10 +2,12 @@
 #   PYTHON=python3.13   the Python of the virtual environment
 #   ARGS="..."          more arguments for the demo, the tests or the benchmark
 #   SECONDS=600         how long `make chaos` draws from each kind of server
+#   QUICK=1             a short `make bench`
 
 PYTHON ?= python3
 ARGS ?=
 SECONDS ?= 60
+QUICK ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -42,9 +44,10 @@ matrix: $(VENV)/matrix.stamp
 	@tools/install-servers
 	$(BIN)/python -m nox $(ARGS)
 
+# QUICK=1 ends within five minutes, and says little about times; the whole takes more than an hour.
 bench: $(VENV)/bench.stamp
-	@tools/install-servers
-	$(BIN)/python -m benchmarks $(ARGS)
+	@tools/install-servers redis-server
+	$(BIN)/python -m benchmarks $(if $(QUICK),--scale quick --fresh) $(ARGS)
 
 # Servers are killed, frozen and restored while processes draw; SECONDS for each kind of server.
 chaos: $(VENV)/tests.stamp

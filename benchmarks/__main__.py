@@ -1,54 +1,148 @@
-"""``python -m benchmarks``: every comparison on every server that this machine has."""
+"""``python -m benchmarks``: every part on every server that this machine has."""
 
 from __future__ import annotations
 
 import argparse
 import random
-from contextlib import closing
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 
-from sqlalchemy import create_engine, text
+from benchmarks import report
+from benchmarks.parts import PARTS
+from benchmarks.peers import is_installed
+from benchmarks.place import Place, open_place, redis_port
+from benchmarks.plots import plot
+from benchmarks.results import OtherMachine, Results
+from benchmarks.run import Part
+from benchmarks.scale import FULL, QUICK, SMOKE
+from tests.servers import KINDS, Fleet
+from tests.servers.base import ServerMissing
 
-from benchmarks import draws, harness, inserts
-from sqla_tickets import TicketPool
-from tests.servers import Fleet
-from tests.servers.base import Server, ServerMissing
+SCALES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
+#: Where the documentation takes the figures from, and where those of quick runs go.
+DOCS, BUILD = Path("docs/performance"), Path("build/benchmarks")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--servers", default="mysql,mariadb", help="kinds (default: %(default)s)")
-    kinds = parser.parse_args().servers.split(",")
-    seed = random.randrange(2**32)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line says.
+
+    Raises:
+        OtherMachine: the folder has results that these cannot be compared with.
+    """
+    options = _options(arguments)
+    out = options.out or (DOCS if options.scale == "full" else BUILD)
+    out.mkdir(parents=True, exist_ok=True)
+    results = _earlier(Results(options.scale), out / "results.json", fresh=options.fresh)
+    parts = [PARTS[name] for name in options.parts]
+    seed = options.seed or random.randrange(2**32)
     random.seed(seed)
-    print(f"{harness.machine()}; seed {seed}")
-    with closing(Fleet(kinds)) as fleet:
-        for kind in kinds:
+    print(f"{report.about(results)}\nseed {seed}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        fleet = stack.enter_context(closing(Fleet(KINDS)))
+        redis = _redis(stack)
+        for kind in options.servers:
+            here = [part for part in parts if kind in part.kinds]
             try:
-                servers = [getattr(fleet, kind)(number) for number in range(2)]
+                place = open_place(kind, fleet, folder, redis) if here else None
             except ServerMissing as missing:
                 print(f"\n{kind}: left out: {missing}")
-            else:
-                _run(kind, servers)
+                continue
+            if place is not None:
+                _run(place, here, results, out / "results.json")
+    _write(results, out)
+    print(f"\n{report.figures_table(results)}\n{out}/results.json, figures.md, tables.md")
 
 
-def _run(kind: str, servers: list[Server]) -> None:
-    for server in servers:
-        for database in ("bench_tickets", "bench_app"):
-            server.create_database(database)
-    print(f"\n## {kind} {_version(servers[0])}")
-    with TicketPool([server.url("bench_tickets") for server in servers]) as pool:
-        draws.run(kind, pool)
-        pool.create_table("photos")
-        inserts.run(kind, pool, servers[0].url("bench_app"))
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    about = "\n".join(f"  {part.name:13} {part.about}" for part in PARTS.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"parts:\n{about}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    by_default = ",".join(part.name for part in PARTS.values() if part.by_default)
+    parser.add_argument(
+        "--servers",
+        default="mariadb,mysql,postgresql,sqlite",
+        type=lambda text: _words(text, KINDS),
+        help="kinds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--parts",
+        default=by_default,
+        type=lambda text: _words(text, PARTS),
+        help="(default: %(default)s)",
+    )
+    parser.add_argument("--scale", default="full", choices=SCALES, help="(default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of the results, which are added to those there (default: {DOCS}, or {BUILD}"
+        " unless the scale is full)",
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget the results that are there")
+    parser.add_argument("--seed", type=int, help="of the order of the rounds")
+    return parser.parse_args(arguments)
 
 
-def _version(server: Server) -> str:
-    engine = create_engine(server.url("bench_app"))
-    with engine.connect() as connection:
-        found = connection.execute(text("SELECT VERSION()")).scalar_one()
-    engine.dispose()
-    return str(found)
+def _words(text: str, known: object) -> list[str]:
+    words = text.split(",")
+    for word in words:
+        if word not in known:  # type: ignore[operator]  # a dict or a tuple
+            raise argparse.ArgumentTypeError(f"{word!r} is not known")
+    return words
+
+
+def _earlier(now: Results, path: Path, *, fresh: bool) -> Results:
+    """What was found here before, to be added to."""
+    if fresh or not path.exists():
+        return now
+    earlier = Results.load(path)
+    now.must_be_comparable(earlier, path)
+    return earlier
+
+
+def _redis(stack: ExitStack) -> int | None:
+    if not is_installed("redis"):
+        print("\nredis: left out: the package redis is not installed")
+        return None
+    try:
+        return stack.enter_context(redis_port())
+    except ServerMissing as missing:
+        print(f"\nredis: left out: {missing}")
+        return None
+
+
+def _run(place: Place, parts: Sequence[Part], results: Results, path: Path) -> None:
+    results.servers[place.kind] = place.version
+    print(f"\n## {place.kind} {place.version}", flush=True)
+    for part in parts:
+        begin = time.monotonic()
+        for comparison in part.work(place, SCALES[results.scale]):
+            results.add(comparison)
+            results.save(path)
+            print(f"\n### {comparison.title}\n\n{report.comparison_table(comparison)}", flush=True)
+        print(f"({part.name}: {time.monotonic() - begin:.0f} s)", flush=True)
+
+
+def _write(results: Results, out: Path) -> None:
+    results.save(out / "results.json")
+    (out / "machine.md").write_text(report.about(results))
+    (out / "figures.md").write_text(report.figures_table(results))
+    (out / "tables.md").write_text(report.tables(results))
+    if is_installed("matplotlib"):
+        plot(results, out)
+    else:
+        print("\nmatplotlib is not installed: no plots")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OtherMachine as refused:
+        raise SystemExit(str(refused)) from None

@@ -1,87 +1,151 @@
-"""Interleaved rounds, medians and ratios."""
+"""Interleaved rounds, and what is kept of them.
+
+Neither pyperf nor pytest-benchmark times the rounds: both run one benchmark to its end before the next, so that a
+drift of the machine would be taken for a difference between two sides.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
+from itertools import repeat
 
-ROUNDS = 7
+__all__ = ["Comparison", "Row", "Side", "compare", "in_threads", "rate_of", "timed"]
+
+#: Seconds after which no further round of a comparison begins.
+LONGEST = 300.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Side:
     """One way to do the work.
 
     Attributes:
-        name: what it is called in the table.
-        work: does the work once and returns how many units (rows, draws) it did.
-        rates: units per second of each round.
+        name: what the table calls it.
+        measure: does the work once and returns how much it did, in the comparison's unit per second.
     """
 
     name: str
-    work: Callable[[], int]
-    rates: list[float] = field(default_factory=list)
+    measure: Callable[[], float]
+
+
+@dataclass
+class Row:
+    """What was measured of one side, round by round."""
+
+    side: str
+    values: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
-        return statistics.median(self.rates)
-
-    def run(self) -> None:
-        start = time.perf_counter()
-        units = self.work()
-        self.rates.append(units / (time.perf_counter() - start))
+        return statistics.median(self.values)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A ratio that is to be reached: of the first side's rate to the second's."""
+@dataclass
+class Comparison:
+    """The outcome of one part on one server.
 
-    first: str
-    second: str
-    at_least: float
+    Attributes:
+        key: what the figures and the plots find it by, the same in quick and in full runs.
+        server: its kind; empty where there is none.
+        title: what its table is called.
+        unit: of the values.
+        rows: one for each side, the one that the others are compared with first.
+        notes: what else was seen.
+    """
+
+    key: str
+    server: str
+    title: str
+    unit: str
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, side: str) -> Row | None:
+        """What was measured of a side; None where it was left out."""
+        return next((row for row in self.rows if row.side == side), None)
+
+    def ratio(self, first: str, second: str) -> float | None:
+        """How many times the second side's value the first one's is: the median over the rounds."""
+        above, below = self.row(first), self.row(second)
+        if above is None or below is None:
+            return None
+        pairs = zip(above.values, below.values, strict=False)
+        return statistics.median(a / b for a, b in pairs)
 
 
 def compare(
-    title: str, unit: str, sides: Sequence[Side], figures: Sequence[Figure], rounds: int = ROUNDS
-) -> None:
-    """Run all sides in turn, after a round that does not count, and print a Markdown table."""
+    key: str, server: str, title: str, unit: str, sides: Sequence[Side], *, rounds: int
+) -> Comparison:
+    """Measure all sides in turn, after a round that does not count."""
     for side in sides:
-        side.work()
-    order = list(sides)
+        side.measure()
+    comparison = Comparison(key, server, title, unit, [Row(side.name) for side in sides])
+    order = list(zip(sides, comparison.rows, strict=True))
+    end = time.monotonic() + LONGEST
     for _ in range(rounds):
         random.shuffle(order)
-        for side in order:
-            side.run()
-    print(f"\n### {title}\n")
-    print(f"| side | {unit}/s, median | lowest | highest |\n|---|---:|---:|---:|")
-    for side in sides:
-        cells = (side.median, min(side.rates), max(side.rates))
-        print(f"| {side.name} | " + " | ".join(f"{rate:,.0f}" for rate in cells) + " |")
-    by_name = {side.name: side for side in sides}
-    for figure in figures:
-        ratio = by_name[figure.first].median / by_name[figure.second].median
-        reached = "reached" if ratio >= figure.at_least else "NOT REACHED"
-        print(
-            f"\n{figure.first} against {figure.second}: **{ratio:.2f}**"
-            f" (wanted {figure.at_least}: {reached})"
-        )
+        for side, row in order:
+            row.values.append(side.measure())
+        if time.monotonic() > end:
+            break
+    return comparison
 
 
-def machine() -> str:
-    """What the figures were measured on."""
-    packages = ("SQLAlchemy", "PyMySQL", "greenlet")
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    return f"{_cpu()}, {os.cpu_count()} cores; {platform.python_version()}, {versions}"
+def timed(work: Callable[[], int]) -> Callable[[], float]:
+    """Measure ``work``, which returns how many units it did, by the clock."""
+
+    def measure() -> float:
+        start = time.perf_counter()
+        units = work()
+        return units / (time.perf_counter() - start)
+
+    return measure
 
 
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-    return models[0].split(":")[1].strip() if models else platform.machine()
+def rate_of(draw: Callable[[], object], seconds: float, batch: int = 1) -> float:
+    """Call ``draw`` for some seconds; how often it succeeded, per second.
+
+    Args:
+        draw: gets one id. What it raises is an id that was not had.
+        seconds: how long.
+        batch: how many calls there are from one look at the clock to the next.
+    """
+    done, start = 0, time.perf_counter()
+    while True:
+        try:
+            for _ in repeat(None, batch):
+                draw()
+            done += batch
+        except Exception:  # noqa: BLE001  # a deadlock of two clients, say: their user would ask again
+            pass
+        now = time.perf_counter()
+        if now - start >= seconds:
+            return done / (now - start)
+
+
+def in_threads(
+    draw: Callable[[], object], threads: int, seconds: float, batch: int = 1
+) -> Callable[[], float]:
+    """Measure ``draw`` in some threads at once: the sum of their rates."""
+
+    def measure() -> float:
+        rates: list[float] = []
+        ready = threading.Barrier(threads)
+
+        def work() -> None:
+            ready.wait()
+            rates.append(rate_of(draw, seconds, batch))
+
+        working = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join()
+        return sum(rates)
+
+    return measure

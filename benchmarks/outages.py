@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import registry
 
-from benchmarks import harness
+from benchmarks.machine import machine
 from sqla_tickets import TicketError, TicketPool, TicketSequence
 from tests.servers import Fleet
 from tests.servers.base import Server, ServerMissing
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--parts", default="threads,tasks,all-down", help="(default: %(default)s)")
     options = parser.parse_args()
     kinds, layouts = options.servers.split(","), options.layouts.split(",")
-    print(harness.machine())
+    print(machine())
     with closing(Fleet(kinds)) as fleet:
         for kind in kinds:
             try:

@@ -56,9 +56,9 @@ class Fleet:
         """Start another MySQL server, with some options of `mysqld`."""
         return self._start("mysql", lambda: MySQL(self._guardian, options))
 
-    def new_postgresql(self) -> PostgreSQL:
-        """Start another PostgreSQL cluster."""
-        return self._start("postgresql", lambda: PostgreSQL(self._guardian))
+    def new_postgresql(self, options: Sequence[str] = ()) -> PostgreSQL:
+        """Start another PostgreSQL cluster, with some options of `postgres`."""
+        return self._start("postgresql", lambda: PostgreSQL(self._guardian, options))
 
     def end(self, server: Server) -> None:
         """End one server for good."""

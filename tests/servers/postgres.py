@@ -7,7 +7,7 @@ import os
 import pwd
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -28,8 +28,9 @@ class PostgreSQL(ProcessServer):
     # "Fast shutdown": SIGTERM would wait for every client to leave.
     stop_signal = signal.SIGINT
 
-    def __init__(self, guardian: Guardian) -> None:
+    def __init__(self, guardian: Guardian, options: Sequence[str] = ()) -> None:
         self._programs = postgres_folder()
+        self._options = list(options)
         super().__init__(guardian, _unprivileged())
         self._install()
 
@@ -43,7 +44,7 @@ class PostgreSQL(ProcessServer):
             "fsync": "off",
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [str(self._programs / "postgres"), "-D", str(self._data), *options]
+        return [str(self._programs / "postgres"), "-D", str(self._data), *options, *self._options]
 
     def answers(self) -> bool:
         try:

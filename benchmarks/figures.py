@@ -1,0 +1,156 @@
+"""The figures that the project has set itself, as ratios within one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.results import Results
+
+__all__ = ["FIGURES", "Figure"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A ratio that is to be reached.
+
+    Attributes:
+        what: in words.
+        bound: at least, or at most.
+        key: of the comparison.
+        first: the side whose value is looked at.
+        second: the side that it is divided by; empty for the value itself.
+        at_most: whether the bound is an upper one.
+        servers: on which it counts.
+    """
+
+    what: str
+    bound: float
+    key: str
+    first: str
+    second: str = ""
+    at_most: bool = False
+    servers: tuple[str, ...] = ("mariadb", "mysql")
+
+    def seen(self, results: Results, server: str) -> float | None:
+        """What was found; None where it was not measured."""
+        comparison = results.find(self.key, server)
+        if comparison is None:
+            return None
+        if self.second:
+            return comparison.ratio(self.first, self.second)
+        row = comparison.row(self.first)
+        return None if row is None else row.median
+
+    def is_reached(self, seen: float) -> bool:
+        """Whether what was found is enough."""
+        return seen <= self.bound if self.at_most else seen >= self.bound
+
+
+_BLOCK, _AUTO = "TicketSequence, block=100", "AUTO_INCREMENT"
+_HAND = "next_id, block=1000"
+FIGURES = (
+    Figure("`next_id`, `block=1000`, against `uuid.uuid4()`", 8, "hand", _HAND, "uuid4"),
+    Figure("the same, 8 threads against 1", 1, "hand in threads", "8 threads", "1 threads"),
+    Figure(
+        "8 processes with `block=1000` against the Leaf-like allocator",
+        2,
+        "processes 8",
+        _HAND,
+        "Leaf-like, step 1000",
+    ),
+    Figure(
+        "one draw, counter layout, against the bare statement",
+        0.9,
+        "draw",
+        "next_id, counter layout",
+        "UPDATE, bare cursor",
+    ),
+    Figure(
+        "one draw, replace layout, against the bare `REPLACE`",
+        0.92,
+        "draw",
+        "next_id, replace layout",
+        "REPLACE, bare cursor",
+    ),
+    Figure(
+        "one draw, counter layout, against Redis `INCR`",
+        0.5,
+        "draw",
+        "next_id, counter layout",
+        "Redis INCR",
+        servers=("mariadb",),
+    ),
+    Figure("`block=1000` against Redis `INCR`", 50, "draw", _HAND, "Redis INCR"),
+    Figure(
+        "time of `reserve(10,000,000)` against `reserve(1)`",
+        1.2,
+        "blocks, counter",
+        "reserve(1)",
+        "reserve(10,000,000)",
+        at_most=True,
+    ),
+    Figure(
+        "ORM flush against AUTO_INCREMENT",
+        4.8,
+        "flush",
+        "TicketSequence",
+        _AUTO,
+        servers=("mysql",),
+    ),
+    Figure(
+        "the same, 0.5 ms away",
+        20,
+        "flush, 0.5 ms away",
+        "TicketSequence",
+        _AUTO,
+        servers=("mysql",),
+    ),
+    Figure(
+        "the same, 5 ms away", 40, "flush, 5 ms away", "TicketSequence", _AUTO, servers=("mysql",)
+    ),
+    Figure(
+        "ORM flush against ids from a range", 0.97, "flush", "TicketSequence", "ids from a range"
+    ),
+    Figure(
+        "parents with children against AUTO_INCREMENT",
+        4,
+        "children",
+        "TicketSequence",
+        _AUTO,
+        servers=("mysql",),
+    ),
+    Figure("single rows, `block=100`, against AUTO_INCREMENT", 0.97, "transactions", _BLOCK, _AUTO),
+    Figure(
+        "single rows, `block=1`, counter layout, against AUTO_INCREMENT",
+        0.75,
+        "transactions",
+        "TicketSequence, block=1, counter",
+        _AUTO,
+    ),
+    Figure(
+        "single rows, `block=1`, replace layout, against AUTO_INCREMENT",
+        0.5,
+        "transactions",
+        "TicketSequence, block=1, replace",
+        _AUTO,
+    ),
+    Figure(
+        "500 tasks, single rows, `block=100`, against AUTO_INCREMENT", 0.95, "tasks", _BLOCK, _AUTO
+    ),
+    Figure(
+        "import of `sqla_tickets` after `sqlalchemy.orm`, ms",
+        5,
+        "import",
+        "sqla_tickets",
+        at_most=True,
+        servers=("",),
+    ),
+    Figure(
+        "flush without tickets, listener installed against none",
+        0.99,
+        "listener",
+        "listener installed",
+        "no listener",
+        servers=("",),
+    ),
+)

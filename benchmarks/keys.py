@@ -1,0 +1,171 @@
+"""Models that differ in nothing but where their primary keys come from."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Integer, Sequence, String, Table, Uuid
+from sqlalchemy.orm import DeclarativeBase, relationship
+
+from benchmarks.peers import PEERS, is_installed
+from benchmarks.peers.in_process import UUID7, new_uuid7
+from benchmarks.place import Place
+from sqla_tickets import TicketPool, TicketSequence
+
+__all__ = ["Models", "auto_increment_key", "keys_of", "models", "ticket_models"]
+
+#: A primary key's column, for the table of that name.
+NewKey = Callable[[str], "Column[Any]"]
+#: SQLite counts by itself in a column of this very type only.
+Big = BigInteger().with_variant(Integer, "sqlite")
+
+
+@dataclass(frozen=True)
+class Models:
+    """Mapped classes with one kind of key: a photo alone, and an album with its tracks."""
+
+    photo: type[Any]
+    album: type[Any]
+    track: type[Any]
+    base: type[DeclarativeBase]
+    ids: Iterator[int] | None = None
+
+    def photos(self, n: int) -> list[object]:
+        """New objects, in no session; with their ids where these cost nothing."""
+        if self.ids is not None:
+            return [self.photo(id=number, title="t") for number in islice(self.ids, n)]
+        return [self.photo(title="t") for _ in range(n)]
+
+    def albums(self, n: int, tracks: int) -> list[object]:
+        """New parents, each with so many children."""
+        if self.ids is not None:
+            ids = self.ids
+            return [
+                self.album(
+                    id=next(ids),
+                    title="a",
+                    tracks=[self.track(id=number, title="t") for number in islice(ids, tracks)],
+                )
+                for _ in range(n)
+            ]
+        return [
+            self.album(title="a", tracks=[self.track(title="t") for _ in range(tracks)])
+            for _ in range(n)
+        ]
+
+
+def models(prefix: str, new_key: NewKey, **options: Any) -> Models:
+    """Mapped classes whose tables have names of their own."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    def table(name: str, *columns: Column[Any]) -> Table:
+        name = f"{prefix}_{name}"
+        return Table(name, Base.metadata, new_key(name), title(), *columns, **options)
+
+    def title() -> Column[Any]:
+        return Column("title", String(50))
+
+    class Photo(Base):
+        __table__ = table("photos")
+
+    class Track(Base):
+        __table__ = table("tracks", Column("album_id", ForeignKey(f"{prefix}_albums.id")))
+
+    class Album(Base):
+        __table__ = table("albums")
+        tracks = relationship(Track)
+
+    return Models(Photo, Album, Track, Base)
+
+
+def ticket_models(
+    prefix: str, pool: TicketPool, block: int = 1, *, layout: Any = None, create: bool = True
+) -> Models:
+    """Mapped classes that draw tickets, with or without new tables for these."""
+    for name in ("photos", "tracks", "albums") if create else ():
+        pool.create_table(f"{prefix}_{name}", layout=layout)
+
+    def new_key(name: str) -> Column[Any]:
+        return Column("id", BigInteger, TicketSequence(name, block=block), primary_key=True)
+
+    made = models(prefix, new_key)
+    pool.attach(made.base.metadata)
+    return made
+
+
+def auto_increment_key(name: str) -> Column[Any]:
+    """What SQLAlchemy makes AUTO_INCREMENT, or SERIAL."""
+    return Column("id", Big, primary_key=True)
+
+
+@contextmanager
+def keys_of(place: Place, *names: str) -> Iterator[dict[str, Models]]:
+    """Those of some kinds of keys that can be had at a place, by their names and in that order."""
+    with ExitStack() as stack:
+        pool = stack.enter_context(TicketPool(list(place.tickets)))
+        found: dict[str, Models] = {}
+        for number, name in enumerate(names):
+            made = _made(f"k{number}", name, place, pool, stack)
+            if made is not None:
+                found[name] = made
+        yield found
+
+
+def _made(
+    prefix: str, name: str, place: Place, pool: TicketPool, stack: ExitStack
+) -> Models | None:
+    if name == "TicketSequence":
+        return ticket_models(prefix, pool)
+    if name == "TicketSequence, block=100":
+        return ticket_models(prefix, pool, 100)
+    if name == "TicketSequence, block=1, counter":
+        return ticket_models(prefix, pool, layout="counter")
+    if name == "TicketSequence, block=1, replace":
+        return ticket_models(prefix, pool, layout="replace") if place.speaks_mysql else None
+    if name == "AUTO_INCREMENT":
+        return models(prefix, auto_increment_key)
+    if name == "AUTO_INCREMENT, no RETURNING":
+        if place.kind != "mariadb":
+            return None
+        return models(prefix, auto_increment_key, implicit_returning=False)
+    if name == "Sequence":
+        return models(prefix, _sequence_key(place)) if place.kind in _WITH_SEQUENCES else None
+    if name == "ids from a range":
+        made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
+        return replace(made, ids=count(1))
+    if name == "UUIDv7" and not is_installed(UUID7):
+        return None
+    if name in _DEFAULTS:
+        default, type_ = _DEFAULTS[name]()
+        return models(prefix, lambda _: Column("id", type_, default=default, primary_key=True))
+    peer = PEERS[name]
+    if not peer.is_at(place):
+        return None
+    draw = stack.enter_context(peer.open(place))
+    return models(prefix, lambda _: Column("id", BigInteger, default=draw, primary_key=True))
+
+
+_WITH_SEQUENCES = ("mariadb", "postgresql")
+
+
+def _sequence_key(place: Place) -> NewKey:
+    cache = 1000 if place.kind == "mariadb" else None
+
+    def new_key(name: str) -> Column[Any]:
+        return Column("id", BigInteger, Sequence(f"{name}_seq", cache=cache), primary_key=True)
+
+    return new_key
+
+
+#: What makes keys in this process, and the type of their columns.
+_DEFAULTS: dict[str, Callable[[], tuple[Callable[[], object], Any]]] = {
+    "UUIDv4": lambda: (uuid.uuid4, Uuid()),
+    "UUIDv7": lambda: (new_uuid7(), Uuid()),
+}

@@ -1,0 +1,104 @@
+"""One id at a time, ids in hand, and blocks, in one thread."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from benchmarks.harness import Comparison, Side, compare, in_threads, rate_of
+from benchmarks.peers import peers_of
+from benchmarks.place import Place
+from benchmarks.scale import Scale
+from sqla_tickets import TicketPool
+
+__all__ = ["blocks", "from_hand", "single"]
+
+
+def single(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """One id at a time: each costs a round trip."""
+    names = (
+        "next_id, counter layout",
+        "UPDATE, bare cursor",
+        "next_id, replace layout",
+        "REPLACE, bare cursor",
+        "Flickr's statements, Engine",
+        "SQLAlchemy's sharding example",
+        "SEQUENCE CACHE 1000",
+        "SEQUENCE",
+        "Redis INCR",
+        "next_id, block=1000",
+    )
+    title = "One id at a time, one thread"
+    yield _one_by_one(place, scale, "draw", title, names, 1)
+
+
+def from_hand(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """Ids that are there already, or made on the spot."""
+    names = (
+        "next_id, block=1000",
+        "uuid4",
+        "uuid7",
+        "Snowflake",
+        "Sonyflake",
+        "Leaf-like, step 1000",
+        "Redis INCRBY 1000",
+    )
+    yield _one_by_one(place, scale, "hand", "Ids without a round trip each, one thread", names, 1)
+    with ExitStack() as stack:
+        (peer,) = peers_of(place, "next_id, block=1000").values()
+        draw = stack.enter_context(peer.open(place))
+        sides = [
+            Side(f"{n} threads", in_threads(draw, n, scale.slice, peer.batch)) for n in (8, 1, 64)
+        ]
+        yield compare(
+            "hand in threads",
+            place.kind,
+            "next_id with block=1000, threads together",
+            "ids/s",
+            sides,
+            rounds=scale.rounds,
+        )
+
+
+def _one_by_one(
+    place: Place, scale: Scale, key: str, title: str, names: Sequence[str], threads: int
+) -> Comparison:
+    with ExitStack() as stack:
+        sides: list[Side] = []
+        for name, peer in peers_of(place, *names).items():
+            draw = stack.enter_context(peer.open(place))
+            sides.append(Side(name, in_threads(draw, threads, scale.slice, peer.batch)))
+        return compare(key, place.kind, title, "ids/s", sides, rounds=scale.rounds)
+
+
+def blocks(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """How long a block of any size takes, and how much memory."""
+    sizes = (1, 1_000, 1_000_000, 10_000_000)
+    for layout in place.layouts:
+        with TicketPool(list(place.tickets)) as pool:
+            name = f"blocks_{layout}"
+            pool.create_table(name, layout=layout)
+
+            sides = [
+                Side(
+                    f"reserve({n:,})", partial(rate_of, partial(pool.reserve, name, n), scale.slice)
+                )
+                for n in sizes
+            ]
+            title = f"Blocks of any size, {layout} layout"
+            done = compare(
+                f"blocks, {layout}", place.kind, title, "draws/s", sides, rounds=scale.rounds
+            )
+            done.notes = [f"reserve({n:,}): {_memory(pool, name, n):,} bytes" for n in sizes]
+            yield done
+
+
+def _memory(pool: TicketPool, name: str, n: int) -> int:
+    """The peak of what one reserve takes."""
+    tracemalloc.start()
+    pool.reserve(name, n)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak

@@ -1,0 +1,192 @@
+"""Rows with keys: through the ORM, through Core, many at once and one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy.orm import Session
+
+from benchmarks.harness import Comparison, Side, compare, in_threads, timed
+from benchmarks.keys import Models, keys_of
+from benchmarks.peers import peers_of
+from benchmarks.place import Place, delayed
+from benchmarks.scale import Scale
+
+__all__ = ["children", "core", "flushes", "over_network", "transactions"]
+
+#: One INSERT, or more, for each row: looked at with fewer of them.
+_SLOW = ("SQLAlchemy's sharding example", "Redis INCR")
+_KEYS = (
+    "TicketSequence",
+    "ids from a range",
+    "AUTO_INCREMENT",
+    "AUTO_INCREMENT, no RETURNING",
+    "Sequence",
+    "UUIDv4",
+    "UUIDv7",
+    "Snowflake",
+    "Leaf-like, step 1000",
+)
+
+
+@contextmanager
+def _tables(place: Place, *names: str) -> Iterator[tuple[Engine, dict[str, Models]]]:
+    """Empty tables in the application's database for a while."""
+    engine = create_engine(place.app)
+    with keys_of(place, *names) as keys:
+        for models in keys.values():
+            models.base.metadata.create_all(engine)
+        try:
+            yield engine, keys
+        finally:
+            for models in keys.values():
+                models.base.metadata.drop_all(engine)
+            engine.dispose()
+
+
+def _flush(engine: Engine, new_objects: Callable[[], list[object]]) -> Callable[[], int]:
+    def work() -> int:
+        objects = new_objects()
+        with Session(engine) as session:
+            session.add_all(objects)
+            session.commit()
+        return len(objects)
+
+    return work
+
+
+def _flush_sides(engine: Engine, keys: dict[str, Models], n: int) -> list[Side]:
+    return [
+        Side(name, timed(_flush(engine, partial(made.photos, _rows(name, n)))))
+        for name, made in keys.items()
+    ]
+
+
+def _rows(name: str, n: int) -> int:
+    return max(1, n // 10) if name in _SLOW else n
+
+
+def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """Objects of one class, added and committed."""
+    with _tables(place, *_KEYS, *_SLOW) as (engine, keys):
+        for n in sorted({*scale.flushes, scale.rows}):
+            key = "flush" if n == scale.rows else f"flush {n}"
+            yield compare(
+                key,
+                place.kind,
+                f"ORM: add_all() of {n:,} objects and commit()",
+                "rows/s",
+                _flush_sides(engine, keys, n),
+                rounds=scale.rounds,
+            )
+
+
+def children(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """Parents, each with ten children."""
+    n = scale.parents
+    with _tables(place, *_KEYS) as (engine, keys):
+        sides = [
+            Side(name, timed(_rows_of(_flush(engine, partial(made.albums, n, 10)), 11)))
+            for name, made in keys.items()
+        ]
+        title = f"ORM: {n:,} parents with 10 children each and commit()"
+        yield compare("children", place.kind, title, "rows/s", sides, rounds=scale.rounds)
+
+
+def _rows_of(work: Callable[[], int], rows: int) -> Callable[[], int]:
+    return lambda: rows * work()
+
+
+def core(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """``connection.execute(insert(table), rows)``."""
+    n = scale.rows
+    names = [name for name in _KEYS if name != "ids from a range"]
+    with _tables(place, *names) as (engine, keys):
+
+        def executemany(models: Models) -> Callable[[], int]:
+            def work() -> int:
+                with engine.begin() as connection:
+                    rows = [{"title": "t"} for _ in range(n)]
+                    connection.execute(insert(models.photo.__table__), rows)
+                return n
+
+            return work
+
+        sides = [Side(name, timed(executemany(made))) for name, made in keys.items()]
+        title = f"Core: insert() of {n:,} rows"
+        yield compare("core", place.kind, title, "rows/s", sides, rounds=scale.rounds)
+
+
+_SINGLE_ROWS = (
+    "TicketSequence, block=100",
+    "TicketSequence, block=1, counter",
+    "TicketSequence, block=1, replace",
+    "AUTO_INCREMENT",
+    "AUTO_INCREMENT, no RETURNING",
+    "Sequence",
+    "UUIDv4",
+    "UUIDv7",
+    "Snowflake",
+    "SQLAlchemy's sharding example",
+    "Redis INCR",
+)
+
+
+def transactions(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """One object, one commit."""
+    yield _single_rows(place, scale, "transactions", "", _SINGLE_ROWS)
+
+
+def _single_rows(
+    place: Place, scale: Scale, key: str, where: str, names: Sequence[str]
+) -> Comparison:
+    with _tables(place, *names) as (engine, keys):
+
+        def one_by_one(models: Models) -> Callable[[], int]:
+            work = _flush(engine, lambda: models.photos(1))
+            return lambda: sum(work() for _ in range(scale.transactions))
+
+        sides = [Side(name, timed(one_by_one(made))) for name, made in keys.items()]
+        title = f"ORM: transactions of a single row{where}"
+        return compare(key, place.kind, title, "rows/s", sides, rounds=scale.rounds)
+
+
+def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """Draws, a flush and single rows where each reply takes a while."""
+    rounds = max(1, scale.rounds // 5)
+    for milliseconds in scale.delays:
+        where = f", {milliseconds:g} ms away"
+        with delayed(place, milliseconds) as far, ExitStack() as stack:
+            names = ("next_id, counter layout", "UPDATE, bare cursor", "next_id, block=1000")
+            draws = {
+                name: (stack.enter_context(peer.open(far)), peer.batch)
+                for name, peer in peers_of(far, *names, "Flickr's statements, Engine").items()
+            }
+            yield compare(
+                f"draw{where}",
+                place.kind,
+                f"One id at a time, one thread{where}",
+                "ids/s",
+                [
+                    Side(name, in_threads(draw, 1, scale.slice, batch))
+                    for name, (draw, batch) in draws.items()
+                ],
+                rounds=rounds,
+            )
+            with _tables(far, *_FAR_FLUSH) as (engine, keys):
+                yield compare(
+                    f"flush{where}",
+                    place.kind,
+                    f"ORM: add_all() of {scale.rows:,} objects and commit(){where}",
+                    "rows/s",
+                    _flush_sides(engine, keys, scale.rows),
+                    rounds=rounds,
+                )
+            fewer = _SINGLE_ROWS[:5]
+            yield _single_rows(far, scale, f"transactions{where}", where, fewer)
+
+
+_FAR_FLUSH = ("TicketSequence", "ids from a range", "AUTO_INCREMENT", "Sequence", "UUIDv7")

@@ -1,0 +1,96 @@
+"""Where the time of one draw goes: the same draw, wrapped in one layer more at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import cast
+
+from sqlalchemy import create_engine
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from benchmarks.harness import Comparison, Side, compare
+from benchmarks.peers.flickr import bare_cursor
+from benchmarks.place import Place
+from benchmarks.scale import Scale
+from sqla_tickets import TicketPool
+from sqla_tickets.note import LayoutName
+
+__all__ = ["profile"]
+
+
+def profile(place: Place, scale: Scale) -> Iterator[Comparison]:
+    """By the clock, and by the processor time of this thread, which other programs disturb less."""
+    with TicketPool(list(place.tickets)) as pool:
+        for layout in place.layouts:
+            name = f"profile_{layout}"
+            pool.create_table(name, layout=layout)
+            for clock, what in ((time.perf_counter, "clock"), (time.thread_time, "processor")):
+                yield _layers(place, scale, pool, name, layout, clock, what)
+
+
+def _layers(
+    place: Place,
+    scale: Scale,
+    pool: TicketPool,
+    name: str,
+    layout: LayoutName,
+    clock: Callable[[], float],
+    what: str,
+) -> Comparison:
+    server = pool.servers[0]
+    server.draw(name, 1)  # it has found its layout
+    found = server.table(name).layout
+    assert found is not None
+    statement = {
+        "counter": f"UPDATE {name} SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'",
+        "replace": f"REPLACE INTO {name} (stub) VALUES ('a')",
+    }[layout]
+    with ExitStack() as stack:
+        cursor = stack.enter_context(bare_cursor(place))
+        own = cast("DBAPICursor", cursor)
+        engine = create_engine(place.tickets[0], isolation_level="AUTOCOMMIT")
+        stack.callback(engine.dispose)
+
+        def through_engine() -> None:
+            connection = engine.raw_connection()
+            checked_out = connection.cursor()
+            checked_out.execute(statement)
+            checked_out.close()
+            connection.close()
+
+        def bare() -> int | None:
+            cursor.execute(statement)
+            return cursor.lastrowid
+
+        layers: dict[str, Callable[[], object]] = {
+            "pool.next_id: + what is in hand, which server, the watch": lambda: pool.next_id(name),
+            "server.draw: + a connection, the flight, the checks": lambda: server.draw(name, 1),
+            "layout.draw: + the statement, the block": lambda: found.draw(own, 1, lock=True),
+            "the statement on a bare cursor": bare,
+            "the statement through engine.raw_connection()": through_engine,
+        }
+        sides = [Side(title, _micros(draw, clock, scale)) for title, draw in layers.items()]
+        return compare(
+            f"profile, {layout}, {what}",
+            place.kind,
+            f"One draw, {layout} layout, by the {what} (less is better)",
+            "us",
+            sides,
+            rounds=scale.rounds,
+        )
+
+
+def _micros(
+    draw: Callable[[], object], clock: Callable[[], float], scale: Scale
+) -> Callable[[], float]:
+    n = max(1, int(400 * scale.slice))
+
+    def measure() -> float:
+        start = clock()
+        for _ in range(n):
+            draw()
+        return 1e6 * (clock() - start) / n
+
+    return measure

@@ -1,0 +1,40 @@
+"""Redis as a counter, through redis-py: one command for each id, and one for each thousand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from benchmarks.place import Place
+
+__all__ = ["incr", "incrby"]
+
+
+@contextmanager
+def incr(place: Place) -> Iterator[Callable[[], object]]:
+    import redis
+
+    with redis.Redis(port=place.redis or 0) as client:
+        yield lambda: client.incr("photos")
+
+
+@contextmanager
+def incrby(place: Place) -> Iterator[Callable[[], object]]:
+    """``INCRBY`` returns the last of a thousand, which are handed out here."""
+    import redis
+
+    lock, ids = threading.Lock(), iter(range(0))
+    with redis.Redis(port=place.redis or 0) as client:
+
+        def draw() -> int:
+            nonlocal ids
+            with lock:
+                found = next(ids, None)
+                if found is None:
+                    last = int(str(client.incrby("photo_blocks", 1000)))
+                    ids = iter(range(last - 998, last + 1))
+                    found = last - 999
+                return found
+
+        yield draw

@@ -1,0 +1,56 @@
+"""This project's own: tickets drawn one by one, in both layouts, and from blocks in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from benchmarks.peers.flickr import bare_cursor
+from benchmarks.place import Place
+from sqla_tickets import TicketPool, TicketSequence
+
+__all__ = ["bare_update", "block", "counter", "replace"]
+
+
+@contextmanager
+def _opened(
+    place: Place, name: str, layout: Literal["replace", "counter"], block: int = 1
+) -> Iterator[Callable[[], int]]:
+    with TicketPool(list(place.tickets)) as pool:
+        pool.create_table(name, layout=layout)
+        sequence = TicketSequence(name, block=block)
+        yield lambda: pool.next_id(sequence)
+
+
+@contextmanager
+def replace(place: Place) -> Iterator[Callable[[], int]]:
+    with _opened(place, "replaced", "replace") as draw:
+        yield draw
+
+
+@contextmanager
+def counter(place: Place) -> Iterator[Callable[[], int]]:
+    with _opened(place, "counted", "counter") as draw:
+        yield draw
+
+
+@contextmanager
+def block(place: Place) -> Iterator[Callable[[], int]]:
+    with _opened(place, "blocks", "counter", block=1000) as draw:
+        yield draw
+
+
+@contextmanager
+def bare_update(place: Place) -> Iterator[Callable[[], int]]:
+    """The counter layout's one statement, with nothing around it."""
+    with TicketPool(list(place.tickets)) as pool:
+        pool.create_table("bare_counted", layout="counter")
+    with bare_cursor(place) as cursor:
+
+        def draw() -> int:
+            cursor.execute("UPDATE bare_counted SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'")
+            assert cursor.lastrowid
+            return cursor.lastrowid
+
+        yield draw

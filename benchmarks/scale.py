@@ -1,0 +1,84 @@
+"""How much of the work is done: all of it, what fits into five minutes, or just enough to see it run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FULL", "QUICK", "SMOKE", "Scale"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of one run.
+
+    Attributes:
+        rounds: of each comparison.
+        slice: seconds for which ids are drawn in one round.
+        threads: how many threads draw, in turn.
+        processes: how many processes draw, in turn.
+        flushes: how many rows are flushed, in turn.
+        rows: of the flush that is looked at more closely, with delays and with children.
+        parents: of the flush with ten children each.
+        transactions: with a single row, in one round.
+        tasks: how many tasks insert, in turn.
+        delays: of a reply, in ms.
+        index_rows: of the tables whose size and insert rate is compared.
+        index_seconds: after which such a table grows no further.
+    """
+
+    rounds: int
+    slice: float
+    threads: tuple[int, ...]
+    processes: tuple[int, ...]
+    flushes: tuple[int, ...]
+    rows: int
+    parents: int
+    transactions: int
+    tasks: tuple[int, ...]
+    delays: tuple[float, ...]
+    index_rows: int
+    index_seconds: float
+
+
+FULL = Scale(
+    rounds=15,
+    slice=0.25,
+    threads=(1, 2, 4, 8, 16, 32, 64),
+    processes=(1, 2, 4, 8),
+    flushes=(1, 10, 100, 1_000, 10_000, 100_000),
+    rows=10_000,
+    parents=1_000,
+    transactions=300,
+    tasks=(1, 10, 100, 500),
+    delays=(0.5, 5.0),
+    index_rows=5_000_000,
+    index_seconds=600.0,
+)
+QUICK = Scale(
+    rounds=3,
+    slice=0.1,
+    threads=(1, 8),
+    processes=(1, 2),
+    flushes=(1, 100),
+    rows=500,
+    parents=50,
+    transactions=50,
+    tasks=(1, 50),
+    delays=(0.5, 5.0),
+    index_rows=20_000,
+    index_seconds=10.0,
+)
+SMOKE = Scale(
+    rounds=1,
+    slice=0.01,
+    threads=(1, 2),
+    processes=(1,),
+    flushes=(1, 5),
+    rows=5,
+    parents=2,
+    transactions=2,
+    tasks=(1, 2),
+    delays=(0.5,),
+    index_rows=200,
+    index_seconds=1.0,
+)
