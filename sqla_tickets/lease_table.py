@@ -2,6 +2,9 @@
 
 Plain statements over a cursor in autocommit, each atomic by itself. A row changes hands only while its
 ``fence``, which every change raises, is what the taker has seen.
+
+A server's own numbers are those of its residue. The rows of all others are what its peers' owners have told
+it: their horizon, for the case that a peer is set back to an older state.
 """
 
 from __future__ import annotations
@@ -43,9 +46,12 @@ __all__ = [
     "drop",
     "free",
     "highest",
+    "known_horizon",
     "release",
     "released",
     "renew",
+    "take_back",
+    "tell_horizon",
 ]
 
 #: What the table is called on every ticket server.
@@ -155,6 +161,10 @@ def _rows(cursor: DBAPICursor, place: Place, *where: ColumnElement[bool], by: An
     ]
 
 
+def _is_own(place: Place) -> ColumnElement[bool]:
+    return _nodes.c.node % place.stride == place.offset % place.stride
+
+
 def create(cursor: DBAPICursor, place: Place) -> None:
     """Create the table, unless it is there."""
     _send(cursor, place, CreateTable(_nodes, if_not_exists=True))
@@ -168,25 +178,26 @@ def drop(cursor: DBAPICursor, place: Place) -> None:
 def released(cursor: DBAPICursor, place: Place, limit: int, wall: int) -> list[Row]:
     """Numbers below ``limit`` that were given back, and whose ids are all of the past."""
     c = _nodes.c
-    where = (c.node < limit, c.owner == "", c.horizon < wall)
+    where = (c.node < limit, _is_own(place), c.owner == "", c.horizon < wall)
     return _rows(cursor, place, *where, by=c.horizon)[:20]
 
 
 def abandoned(cursor: DBAPICursor, place: Place, limit: int) -> list[Row]:
     """Numbers below ``limit`` whose lease has ended by the server's clock, and was not given back."""
     c = _nodes.c
-    where = (c.node < limit, c.owner != "", c.expires < _now())
+    where = (c.node < limit, _is_own(place), c.owner != "", c.expires < _now())
     return _rows(cursor, place, *where, by=c.expires)
 
 
 def all_rows(cursor: DBAPICursor, place: Place) -> list[Row]:
-    """Every number that was ever leased, up to a thousand."""
-    return _rows(cursor, place, by=_nodes.c.node)
+    """Every number of this server that was ever leased, up to a thousand."""
+    return _rows(cursor, place, _is_own(place), by=_nodes.c.node)
 
 
 def highest(cursor: DBAPICursor, place: Place, limit: int) -> int | None:
     """The highest number below ``limit`` that was ever leased here."""
-    _send(cursor, place, select(func.max(_nodes.c.node)).where(_nodes.c.node < limit))
+    own = select(func.max(_nodes.c.node)).where(_nodes.c.node < limit, _is_own(place))
+    _send(cursor, place, own)
     ((node,),) = cursor.fetchall()
     return None if node is None else int(node)
 
@@ -242,3 +253,29 @@ def free(cursor: DBAPICursor, place: Place, row: Row) -> bool:
     c = _nodes.c
     statement = update(_nodes).where(c.node == row.node, c.fence == row.fence)
     return _send(cursor, place, statement.values(fence=row.fence + 1, owner="")) == 1
+
+
+def known_horizon(cursor: DBAPICursor, place: Place, node: int) -> int:
+    """What this server was told of a peer's number: its horizon; 0 when nothing."""
+    _send(cursor, place, select(_nodes.c.horizon).where(_nodes.c.node == node))
+    rows = cursor.fetchall()
+    return int(rows[0][0]) if rows else 0
+
+
+def tell_horizon(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> None:
+    """Let this server know the horizon of a peer's number, for the peer's bad days; never lowers it."""
+    c = _nodes.c
+    raised = update(_nodes).where(c.node == node, c.horizon < claim.horizon)
+    if _send(cursor, place, raised.values(horizon=claim.horizon, holder=claim.holder)) == 0:
+        if known_horizon(cursor, place, node) >= claim.horizon:
+            return
+        values = _claimed(claim) | {"owner": "", "fence": 0}
+        _send(cursor, place, insert(_nodes).values(node=node, **values))
+
+
+def take_back(cursor: DBAPICursor, place: Place, node: int, told: int, used: int) -> None:
+    """Replace a horizon that this server was told, when the number was given back below it."""
+    c = _nodes.c
+    _send(
+        cursor, place, update(_nodes).where(c.node == node, c.horizon == told).values(horizon=used)
+    )

@@ -10,16 +10,21 @@ after it. So ids stay unique whatever the clocks do, however long a process is f
 answer comes. That a number has one owner at a time rests on elapsed time as well: an owner stops before its
 lease ends, counted from before it was asked for; and a number that was not given back is free only when
 its lease has ended by the server's clock *and* some process has seen the row unchanged for a whole lease.
+
+A server that is set back to an older state has forgotten leases and horizons. So every owner tells the other
+servers its horizon before it makes ids up to it, and a new owner asks them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
@@ -229,6 +234,7 @@ class Nodes:
             lambda cursor, place: lease_table.renew(cursor, place, lease.node, claim),
         )
         if kept:
+            self._tell_peers(lease, claim)
             lease.granted(asked, self.seconds, claim.horizon)
         else:
             lease.ended = True
@@ -240,8 +246,7 @@ class Nodes:
 
     def _claim(self, token: str) -> Claim:
         lasts = int(self.seconds * 1_000_000)
-        holder = f"{socket.gethostname()}:{os.getpid()}"[:100]
-        return Claim(token, holder, lasts, clock.wall() + lasts)
+        return Claim(token, _holder(), lasts, clock.wall() + lasts)
 
     # -- leasing
 
@@ -301,6 +306,13 @@ class Nodes:
             TicketError: the server failed.
         """
         self._look_for_abandoned(server, 1 << bits)
+        for _ in range(TRIES):
+            lease = self._take_on(server, bits)
+            if lease is None or self._is_remembered(lease):
+                return lease
+        return None
+
+    def _take_on(self, server: TicketServer, bits: int) -> Lease | None:
         token = secrets.token_hex(16)
 
         def work(cursor: DBAPICursor, place: Place) -> Lease | None:
@@ -313,12 +325,44 @@ class Nodes:
                     raise NoNodeLeft(f"{server} has none")
                 return None
             node, horizon = taken
-            # the clock may have been read before a wait that another owner's lease has ended in
             lease = Lease(node, bits, server, token, max(horizon, claim.horizon - claim.lasts))
             lease.granted(asked, self.seconds, claim.horizon)
             return lease
 
         return server.do(lease_table.NAME, work)
+
+    # -- what the other servers know
+
+    def _is_remembered(self, lease: Lease) -> bool:
+        """Whether the number's server remembers its last owner; if not, its ids may be still to come."""
+        known = 0
+        for peer in self._peers(lease):
+            with contextlib.suppress(TicketError):  # what it knows cannot be known now
+                known = max(known, peer.do(lease_table.NAME, partial(_ask, lease.node)))
+        claim = Claim(lease.token, _holder(), int(self.seconds * 1_000_000), lease.horizon)
+        if known <= lease.since:
+            self._tell_peers(lease, claim)
+            return True
+        log.critical(
+            "%s was set back to an older state: it leases node %d, whose ids may have times until %d"
+            " (microseconds since 1970) as its peers know. That number is left alone until then.",
+            lease.server,
+            lease.node,
+            known,
+        )
+        lease.ended = True
+        self._give_back(lease, known)
+        return False
+
+    def _tell_peers(self, lease: Lease, claim: Claim) -> None:
+        for peer in self._peers(lease):
+            try:
+                peer.do(lease_table.NAME, partial(_tell, lease.node, claim))
+            except TicketError as error:
+                log.info("%s does not know the horizon of %r: %s", peer, lease, error)
+
+    def _peers(self, lease: Lease) -> list[TicketServer]:
+        return [s for s in self._servers if s is not lease.server and s.breaker.is_closed]
 
     # -- numbers that nobody gave back
 
@@ -367,15 +411,45 @@ class Nodes:
                 self._give_back(lease, max(lease.since, min(used, lease.horizon)))
 
     def _give_back(self, lease: Lease, used: int) -> None:
+        if not self._peers_took_back(lease, used):
+            used = max(used, lease.horizon)  # else they would say that its server has forgotten it
         try:
-            lease.server.do(
-                lease_table.NAME,
-                lambda cursor, place: lease_table.release(
-                    cursor, place, lease.node, lease.token, used
-                ),
-            )
+            release = partial(_release, lease.node, lease.token, used)
+            lease.server.do(lease_table.NAME, release)
         except TicketError as error:
             log.info("%r is not given back: %s", lease, error)
+
+    def _peers_took_back(self, lease: Lease, used: int) -> bool:
+        """Whether every other server knows that no id of the number has a time after ``used``."""
+        peers = self._peers(lease)
+        try:
+            for peer in peers:
+                told = partial(_take_back, lease.node, lease.horizon, used)
+                peer.do(lease_table.NAME, told)
+        except TicketError as error:
+            log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
+            return False
+        return len(peers) == len(self._servers) - 1
+
+
+def _ask(node: int, cursor: DBAPICursor, place: Place) -> int:
+    return lease_table.known_horizon(cursor, place, node)
+
+
+def _tell(node: int, claim: Claim, cursor: DBAPICursor, place: Place) -> None:
+    lease_table.tell_horizon(cursor, place, node, claim)
+
+
+def _take_back(node: int, told: int, used: int, cursor: DBAPICursor, place: Place) -> None:
+    lease_table.take_back(cursor, place, node, told, used)
+
+
+def _release(node: int, token: str, used: int, cursor: DBAPICursor, place: Place) -> None:
+    lease_table.release(cursor, place, node, token, used)
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"[:100]
 
 
 def _take(
