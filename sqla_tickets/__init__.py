@@ -77,6 +77,7 @@ hand, and fetches the next hundred before it needs them; what is left in hand wh
 """
 
 from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
+from .early import EarlyDefault, UUIDSequence
 from .errors import (
     ClockMovedBack,
     NoNodeLeft,
@@ -106,6 +107,7 @@ __all__ = [
     "BitLayout",
     "ClockMovedBack",
     "Decoded",
+    "EarlyDefault",
     "NoNodeLeft",
     "NoTicketPool",
     "NoTicketServer",
@@ -124,5 +126,6 @@ __all__ = [
     "TicketViolation",
     "TicketWarning",
     "TicketsExhausted",
+    "UUIDSequence",
 ]
 __version__ = "0.1.0"

@@ -1,0 +1,291 @@
+"""Processes make ids while servers, processes and clocks fail; a check of what they have made.
+
+    python -m tests.snowflakes.nemesis --processes 64 --seconds 60
+
+Workers are killed and started anew, frozen for longer than their leases, forked, and their clocks stepped back
+and forth (libfaketime). Servers are killed, frozen, and what a step of their clocks does is done to their
+rows. Each worker writes down what it made and when, by a clock that does not step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from sqla_tickets import BitLayout, TicketError, TicketPool, clock
+from tests.drawing.tools import run
+from tests.servers import Server
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+#: Seconds of a lease.
+LEASE = 2.0
+
+
+def layout_for(processes: int) -> BitLayout:
+    """As Snowflake's, with few enough nodes that numbers of the dead are needed."""
+    return BitLayout(41, (processes * 2).bit_length(), 12, epoch=1288834974657)
+
+
+# -- a worker
+
+
+def work(journal: Path, bits: int, urls: Sequence[str]) -> None:
+    """Make ids until killed, and write down each run: before, after, lease, id."""
+    layout = BitLayout(41, bits, 12, epoch=1288834974657)
+    pool = TicketPool(urls, node_lease=LEASE)
+    chooser = random.Random()
+    made = pool.snowflakes("photos", layout)
+    while True:
+        if chooser.random() < 0.005 and os.fork() == 0:
+            journal = journal.with_name(f"{journal.name}-{os.getpid()}")
+            _make(pool, journal, bits, chooser.randrange(1, 50), chooser)
+            os._exit(0)
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        _make(pool, journal, bits, 20, chooser)
+        assert made.layout == layout
+
+
+def _make(pool: TicketPool, journal: Path, bits: int, times: int, chooser: random.Random) -> None:
+    made = pool.snowflakes("photos", BitLayout(41, bits, 12, epoch=1288834974657))
+    with journal.open("a", buffering=1) as file:
+        for _ in range(times):
+            before = clock.elapsed()
+            try:
+                ids = [made.next_id()] if chooser.random() < 0.5 else made.next_ids(10)
+            except TicketError as error:
+                file.write(json.dumps({"error": type(error).__name__}) + "\n")
+                time.sleep(0.1)
+                continue
+            lease = made._lease
+            token = "" if lease is None else lease.token
+            line = {"before": before, "after": clock.elapsed(), "token": token, "ids": ids}
+            file.write(json.dumps(line) + "\n")
+            time.sleep(0.02)
+
+
+# -- the check
+
+
+@dataclass
+class Found:
+    """What the journals say.
+
+    Attributes:
+        made: how many ids.
+        repeated: those that were made twice.
+        out_of_order: journals in which an id is below an earlier one.
+        shared: numbers that two leases had at the same time.
+        leases: how many leases there were.
+        errors: how often each was raised.
+    """
+
+    made: int = 0
+    repeated: list[int] = field(default_factory=list)
+    out_of_order: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    leases: int = 0
+    errors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong, and something was made."""
+        return bool(self.made) and not (self.repeated or self.out_of_order or self.shared)
+
+
+def check(folder: Path, layout: BitLayout) -> Found:
+    found, seen = Found(), set[int]()
+    spans: dict[tuple[int, str], tuple[float, float]] = {}
+    for journal in sorted(folder.glob("ids-*")):
+        last = -1
+        for line in _lines(journal):
+            if "error" in line:
+                found.errors[line["error"]] += 1
+                continue
+            for number in line["ids"]:
+                if number in seen:
+                    found.repeated.append(number)
+                if number <= last:
+                    found.out_of_order.append(f"{journal.name}: {number} after {last}")
+                seen.add(number)
+                last = number
+            key = (layout.decode(line["ids"][-1]).node, line["token"])
+            # it was owned at some moment between these two, and so in between the first and last
+            first, latest = spans.get(key, (line["after"], line["before"]))
+            spans[key] = (min(first, line["after"]), max(latest, line["before"]))
+    found.made, found.leases = len(seen), len(spans)
+    by_node: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+    for (node, token), (first, latest) in spans.items():
+        by_node[node].append((first, latest, token))
+    for node, owners in by_node.items():
+        owners.sort()
+        for (_, end, one), (begin, _, other) in pairwise(owners):
+            if begin < end:
+                found.shared.append(f"node {node}: {one} until {end}, {other} from {begin}")
+    return found
+
+
+def _lines(journal: Path) -> Iterator[dict[str, Any]]:
+    for text in journal.read_text().splitlines():
+        with suppress(ValueError):  # the last line of a process that was killed
+            yield json.loads(text)
+
+
+# -- the nemesis
+
+
+class Workers:
+    """Worker processes, each with a clock of its own where libfaketime is there."""
+
+    def __init__(self, folder: Path, urls: Sequence[URL], n: int, chooser: random.Random) -> None:
+        self._folder, self._chooser, self._started = folder, chooser, 0
+        self._bits = layout_for(n).node
+        self._urls = [url.render_as_string(hide_password=False) for url in urls]
+        self.processes = [self._start() for _ in range(n)]
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Path]:
+        self._started += 1
+        name = f"{self._started:04}"
+        offset = self._folder / f"clock-{name}"
+        offset.write_text("+0")
+        environment = dict(os.environ)
+        if FAKETIME.exists():
+            environment |= {
+                "LD_PRELOAD": str(FAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(offset),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        command = [sys.executable, "-m", "tests.snowflakes.nemesis", "--worker"]
+        command += [str(self._folder / f"ids-{name}"), str(self._bits), *self._urls]
+        with (self._folder / f"log-{name}").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return process, offset
+
+    def kill(self) -> None:
+        place = self._chooser.randrange(len(self.processes))
+        process, _ = self.processes[place]
+        self._end(process)
+        self.processes[place] = self._start()
+
+    def freeze(self, seconds: float) -> None:
+        process, _ = self._chooser.choice(self.processes)
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGCONT)
+
+    def step_clock(self) -> None:
+        _, offset = self._chooser.choice(self.processes)
+        fresh = offset.with_suffix(".new")
+        fresh.write_text(f"{self._chooser.choice((-60, -3, -0.3, 0, 0.3, 3, 60)):+}")
+        fresh.replace(offset)
+
+    def end(self) -> None:
+        for process, _ in self.processes:
+            self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def torment(
+    servers: Sequence[Server], urls: Sequence[URL], folder: Path, n: int, seconds: float, seed: int
+) -> Found:
+    """Let ``n`` workers make ids for so long while all that fails which may; what they made."""
+    chooser = random.Random(seed)
+    with TicketPool(list(urls)) as pool:
+        pool.create_node_table()
+    workers = Workers(folder, urls, n, chooser)
+    try:
+        patience = time.monotonic() + 120
+        while len(list(folder.glob("ids-*"))) < n and time.monotonic() < patience:
+            time.sleep(0.1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(chooser.uniform(0, seconds / 60))
+            what = chooser.choice(("kill", "freeze", "clock", "clock", "rows", "server"))
+            if what == "kill":
+                workers.kill()
+            elif what == "freeze":
+                workers.freeze(chooser.choice((0.2, LEASE * 1.3)))
+            elif what == "clock":
+                workers.step_clock()
+            elif what == "rows":  # what a step of a server's clock does
+                with suppress(SQLAlchemyError):
+                    by = chooser.choice((-3600, -5, 5)) * 1_000_000
+                    run(chooser.choice(urls), f"UPDATE ticket_nodes SET expires = expires + ({by})")
+            else:
+                _hurt(chooser.choice(servers), chooser)
+    finally:
+        workers.end()
+    return check(folder, layout_for(n))
+
+
+def _hurt(server: Server, chooser: random.Random) -> None:
+    if chooser.random() < 0.5:
+        server.kill()
+        time.sleep(chooser.uniform(0, LEASE))
+        server.start()
+    else:
+        server.freeze()
+        time.sleep(chooser.uniform(0, LEASE))
+        server.thaw()
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--worker"]:
+        journal, bits, *texts = sys.argv[2:]
+        work(Path(journal), int(bits), texts)
+    from tests.servers import Borrower, Fleet
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--processes", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--servers", default="mariadb")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    chosen = parser.parse_args()
+    fleet = Fleet([chosen.servers])
+    borrower = Borrower(fleet, require_all=True)
+    try:
+        servers = [borrower.shared(chosen.servers, number) for number in range(2)]
+        urls = [borrower.fresh_database(server) for server in servers]
+        with tempfile.TemporaryDirectory() as folder:
+            print(
+                f"seed {chosen.seed}, libfaketime {'is' if FAKETIME.exists() else 'is not'} there"
+            )
+            found = torment(
+                servers, urls, Path(folder), chosen.processes, chosen.seconds, chosen.seed
+            )
+    finally:
+        fleet.close()
+    print(
+        f"{found.made} ids of {found.leases} leases; repeated: {found.repeated[:10]}; out of order:"
+        f" {found.out_of_order[:10]}; numbers with two owners: {found.shared[:10]}; errors:"
+        f" {dict(found.errors)}"
+    )
+    return 0 if found.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Clocks that step, ticks that are full."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import (
+    INSTAGRAM,
+    SNOWFLAKE,
+    SONYFLAKE,
+    BitLayout,
+    ClockMovedBack,
+    TicketArgumentError,
+    TicketPool,
+    TicketsExhausted,
+    clock,
+    snowflake,
+)
+
+from .conftest import OpenPool
+
+Step = Callable[[float], None]
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch) -> Step:
+    """Set this process's clock so many seconds off."""
+
+    def step(seconds: float) -> None:
+        off = int(seconds * 1_000_000)
+        monkeypatch.setattr(clock, "wall", lambda: time.time_ns() // 1000 + off)
+        monkeypatch.setattr(snowflake, "time_ns", lambda: time.time_ns() + off * 1000)
+
+    return step
+
+
+def test_ids_have_the_time_at_which_they_are_made(pool: TicketPool) -> None:
+    for layout in (SNOWFLAKE, SONYFLAKE, INSTAGRAM):
+        made = pool.snowflakes("photos", layout)
+        made.next_id()
+        for make in (made.next_id, lambda: made.next_ids(1)[0]):  # noqa: B023  # called at once
+            time.sleep(0.05)
+            before = datetime.now(timezone.utc) - timedelta(milliseconds=layout.unit)
+            number = make()
+            assert before <= layout.decode(number).time <= datetime.now(timezone.utc)
+
+
+def test_a_full_tick_is_waited_for_and_no_id_is_of_the_future(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos", SONYFLAKE)
+    ids: list[int] = []
+    for _ in range(20):
+        ids += made.next_ids(100)
+        ids.append(made.next_id())
+        assert SONYFLAKE.decode(ids[-1]).time <= datetime.now(timezone.utc)
+    assert ids == sorted(set(ids))
+
+
+def test_many_at_once_are_of_the_past(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos", SONYFLAKE)
+    made.next_id()
+    time.sleep(0.5)
+    before = datetime.now(timezone.utc)
+    runs = made.reserve(10_000)  # 390 ms' worth
+    assert SONYFLAKE.decode(runs[0][0]).time < before - timedelta(milliseconds=300)
+    assert sum(map(len, runs)) == 10_000
+
+
+def test_a_tick_has_as_many_ids_as_its_bits_say(pool: TicketPool) -> None:
+    tiny = BitLayout(39, 16, 2, unit=50, epoch=SNOWFLAKE.epoch)
+    made = pool.snowflakes("photos", tiny)
+    times = [tiny.decode(number).time for number in made.next_ids(41)]
+    assert max(times.count(at) for at in times) == 4
+
+
+def test_threads_share_it(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos")
+    lists: list[list[int]] = [[] for _ in range(4)]
+
+    def work(ids: list[int]) -> None:
+        for n in range(1, 200):
+            ids.extend(made.next_id() for _ in range(20))
+            ids.extend(made.next_ids(n % 7 + 1))
+
+    threads = [threading.Thread(target=work, args=[ids]) for ids in lists]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [number for ids in lists for number in ids]
+    assert len(set(everything)) == len(everything)
+    assert all(ids == sorted(ids) for ids in lists)
+
+
+def test_a_clock_that_steps_back_a_little_is_waited_for(pool: TicketPool, step: Step) -> None:
+    made = pool.snowflakes("photos")
+    ids = [made.next_id()]
+    step(-0.2)
+    began = time.monotonic()
+    ids += [made.next_id(), *made.next_ids(3)]
+    assert time.monotonic() - began > 0.1
+    assert ids == sorted(set(ids))
+
+
+def test_a_clock_that_steps_back_far(pool: TicketPool, step: Step) -> None:
+    made, other = pool.snowflakes("photos"), pool.snowflakes("tags")
+    last = made.next_id()
+    step(-3600)
+    with pytest.raises(ClockMovedBack, match=r"3\d\d\d\.\d\d\d s behind the last id of 'photos'"):
+        made.next_id()
+    with pytest.raises(ClockMovedBack):
+        made.next_ids(3)
+    with pytest.raises(ClockMovedBack):  # its number may have been another process's until then
+        other.next_id()
+    step(0)
+    assert made.next_id() > last
+
+
+def test_a_clock_that_steps_forward_and_back(
+    pool: TicketPool, files: list[URL], open_pool: OpenPool, step: Step
+) -> None:
+    made = pool.snowflakes("photos")
+    ids = [made.next_id()]
+    step(3600)  # past the horizon
+    ids.append(made.next_id())
+    assert SNOWFLAKE.decode(ids[-1]).node == SNOWFLAKE.decode(ids[0]).node
+    pool.dispose()
+    step(0)
+    heir = open_pool(files).snowflakes("photos")
+    assert SNOWFLAKE.decode(heir.next_id()).node != SNOWFLAKE.decode(ids[0]).node
+    assert ids == sorted(ids)
+
+
+def test_a_layout_runs_out(pool: TicketPool) -> None:
+    short = BitLayout(20, 10, 12, epoch=SNOWFLAKE.epoch)
+    with pytest.raises(TicketsExhausted, match="have run out"):
+        pool.snowflakes("photos", short).next_id()
+
+
+def test_before_the_epoch(pool: TicketPool, step: Step) -> None:
+    step(-40 * 365 * 86400)
+    with pytest.raises(ClockMovedBack, match="before the epoch"):
+        pool.snowflakes("photos").next_id()
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.0, True, "2"])
+def test_so_many_ids_cannot_be_asked_for(pool: TicketPool, n: int) -> None:
+    with pytest.raises(TicketArgumentError, match="ask for 1 or more"):
+        pool.snowflakes("photos").next_ids(n)
