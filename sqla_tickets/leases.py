@@ -422,13 +422,13 @@ class Nodes:
     def _peers_took_back(self, lease: Lease, used: int) -> bool:
         """Whether every other server knows that no id of the number has a time after ``used``."""
         peers = self._peers(lease)
-        try:
-            for peer in peers:
-                told = partial(_take_back, lease.node, lease.horizon, used)
+        for peer in peers:
+            told = partial(_take_back, lease.node, lease.horizon, used)
+            try:
                 peer.do(lease_table.NAME, told)
-        except TicketError as error:
-            log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
-            return False
+            except TicketError as error:
+                log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
+                return False
         return len(peers) == len(self._servers) - 1
 
 
