@@ -46,7 +46,18 @@ from .statements import (
 )
 from .tables import Place
 
-__all__ = ["Destination", "Live", "State", "bury", "erect", "look", "names", "open_", "raise_above"]
+__all__ = [
+    "Destination",
+    "Live",
+    "State",
+    "bury",
+    "erect",
+    "look",
+    "names",
+    "notes",
+    "open_",
+    "raise_above",
+]
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,14 @@ def look(cursor: DBAPICursor, place: Place, name: str) -> State:
 
 def names(cursor: DBAPICursor, place: Place) -> list[str]:
     """The tables with a note, which are this package's and no tombstones."""
+    return list(notes(cursor, place))
+
+
+def notes(cursor: DBAPICursor, place: Place) -> dict[str, Note]:
+    """The notes of all tables that have one, whatever stride they have."""
     _send(cursor, place, ListTicketTables())
-    return [str(row[0]) for row in cursor.fetchall() if Note.found_in(row[1]) is not None]
+    found = {str(row[0]): Note.found_in(row[1]) for row in cursor.fetchall()}
+    return {name: note for name, note in found.items() if note is not None}
 
 
 def bury(

@@ -144,7 +144,7 @@ def merged(streams: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
     while not all(at_end) or any(buffers):
         for n, stream in enumerate(streams):
             if not buffers[n] and not at_end[n]:
-                buffers[n] = next(stream, [])
+                buffers[n] = next(stream, list[int]())
                 at_end[n] = not buffers[n]
         bounds = [b[-1] for b, end in zip(buffers, at_end, strict=True) if b and not end]
         if not bounds:

@@ -6,6 +6,7 @@ cannot be meant so; 3 what was asked for could not be done, and the message says
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -18,13 +19,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sqla_tickets import TicketError, TicketPool, __version__, moves
+from sqla_tickets import TicketError, TicketPool, __version__, growth, moves
+from sqla_tickets.note import LayoutName
 
 from . import audit as audit_
 from . import doctor as doctor_
+from . import operations, views
 from . import status as status_
-from . import views
-from .places import Places
+from .places import Places, pool_of
 from .shards import Shard, TicketColumn, columns_of, open_shards
 
 __all__ = ["cli"]
@@ -120,7 +122,7 @@ def status(
         click.echo(views.as_json("status", found))
     else:
         views.console().print(views.status_table(found))
-    leave(all(s.up for s in found))
+    leave(all(s.is_well for s in found))
 
 
 def _watch(look: Callable[[], list[status_.Standing]]) -> NoReturn:
@@ -211,3 +213,199 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
         return audit_.audit(
             pool, shards, column, lambda rows, last: bar.update(task, completed=rows)
         )
+
+
+# -- what changes something
+
+
+def carried_out(plan: operations.Plan, *, dry_run: bool, as_json: bool) -> None:
+    """Show a plan, do it unless it is only to be shown, and show the proof."""
+    if not as_json:
+        for line in plan.words:
+            click.echo(f"- {line}")
+    proof = None if dry_run else plan.run()
+    if as_json:
+        click.echo(
+            json.dumps({"plan": list(plan.words), "done": not dry_run, "proof": proof}, indent=2)
+        )
+    else:
+        click.echo("Nothing was done (--dry-run)." if dry_run else f"Done: {proof}.")
+
+
+dry = click.option("--dry-run", is_flag=True, help="Show the plan, and do nothing.")
+
+
+@cli.command("next")
+@click.argument("sequence")
+@click.option("-n", "count", default=1, show_default=True, help="How many.")
+@dry
+@about_pools
+def next_(places: Places, as_json: bool, sequence: str, count: int, dry_run: bool) -> None:
+    """Draw tickets, which are used up by that, and print them."""
+    with places.one() as pool:
+        blocks = [] if dry_run else pool.reserve(sequence, count)
+    if dry_run and not as_json:
+        click.echo(f"- draw {count} of {sequence!r}\nNothing was done (--dry-run).")
+    elif as_json:
+        listed = [{"first": b[0], "last": b[-1], "step": b.step, "count": len(b)} for b in blocks]
+        click.echo(json.dumps({"blocks": listed, "done": not dry_run}))
+    else:
+        for block in blocks:
+            for ticket in block:
+                click.echo(ticket)
+
+
+@cli.command("raise")
+@click.argument("sequence")
+@click.option("--above", type=int, required=True, help="No ticket from now on is this or below.")
+@dry
+@about_pools
+def raise_(places: Places, as_json: bool, sequence: str, above: int, dry_run: bool) -> None:
+    """Raise a sequence on all servers; a number is never lowered."""
+    with places.one() as pool:
+        plan = operations.raise_(pool, sequence, above)
+        carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequence")
+@click.option("--layout", type=click.Choice(["replace", "counter"]), help="Default: the server's.")
+@click.option("--start", default=1, show_default=True, help="No ticket is below.")
+@click.option("--bits", type=click.Choice(["64", "32"]), default="64", show_default=True)
+@dry
+@about_pools
+def create(
+    places: Places,
+    as_json: bool,
+    sequence: str,
+    layout: LayoutName | None,
+    start: int,
+    bits: str,
+    dry_run: bool,
+) -> None:
+    """Create a sequence's tables on all servers; those that are there are verified."""
+    with places.one() as pool:
+        plan = operations.create(pool, sequence, layout=layout, start=start, bits=int(bits))
+        carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequence")
+@click.option("--to", "target", required=True, metavar="POOL", help="The name of the other pool.")
+@dry
+@about_pools
+def move(places: Places, as_json: bool, sequence: str, target: str, dry_run: bool) -> None:
+    """Move a sequence to the servers of another pool of the configuration, while clients draw."""
+    with places.all() as pools:
+        plan = operations.move(pool_of(pools, places.pool), sequence, pool_of(pools, target))
+        carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@about_shards
+@click.option("--offset", type=int, help="Of the server that came back; default: raise all.")
+@click.option("--margin", default=operations.DEFAULT_MARGIN, show_default=True)
+@dry
+@about_pools
+def restore(
+    places: Places,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+    offset: int | None,
+    margin: int,
+    dry_run: bool,
+) -> None:
+    """Raise a server that came back from a backup above whatever it may have issued.
+
+    That is the largest of: its peers' marks, their own numbers, the ids on every --shard; and a margin. Do
+    it before any client is let in.
+    """
+    with places.one() as pool:
+        opened = open_shards(shards) if shards else []
+        names = sequences or sorted(moves.names(pool))
+        found = columns_of(opened, names, named=columns, models=models) if opened else []
+        plans = [
+            operations.restore(
+                pool,
+                name,
+                opened,
+                [column for column in found if column.sequence == name],
+                offset=offset,
+                margin=margin,
+            )
+            for name in names
+        ]
+        carried_out(all_of(plans), dry_run=dry_run, as_json=as_json)
+
+
+def all_of(plans: list[operations.Plan]) -> operations.Plan:
+    """Several plans as one."""
+    words = [line for plan in plans for line in plan.words]
+    return operations.Plan(words, lambda: "; ".join(plan.run() for plan in plans))
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@click.option("--add", "joining", multiple=True, metavar="URL", help="A server that joins.")
+@click.option("--to-stride", type=int, help="The new stride; default: the old one, or its double.")
+@click.option("--gap", default=growth.GAP, show_default=True, help="How far above they begin.")
+@click.option("--finish", is_flag=True, help="Give the old servers the new stride.")
+@click.option("--quiet", default=60.0, show_default=True, help="Seconds without an old client.")
+@dry
+@about_pools
+def grow(
+    places: Places,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    joining: tuple[str, ...],
+    to_stride: int | None,
+    gap: int,
+    finish: bool,
+    quiet: float,
+    dry_run: bool,
+) -> None:
+    """Let ticket servers join, while clients draw.
+
+    With --add, on the configuration as it is. Where the stride has no room it becomes larger: give all clients
+    the new configuration then, and run this once more with --finish, on the new configuration.
+    """
+    if finish == bool(joining):
+        raise click.UsageError("give either --add URL or --finish")
+    with contextlib.ExitStack() as open_, places.one() as pool:
+        if finish:
+            names = list(sequences) or sorted(moves.names(pool))
+            plan = operations.widen(pool, names, quiet)
+        else:
+            names = list(sequences) or sorted(moves.names(pool))
+            new = open_.enter_context(_grown(pool, joining, to_stride))
+            plan = operations.grow(pool, names, new, gap)
+        carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> TicketPool:
+    """The pool as it will be."""
+    count = len(pool.servers) + len(joining)
+    least = pool.stride
+    while least < count:
+        least *= 2
+    urls = [server.engine.url for server in pool.servers]
+    return TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@click.option("--last", default=1, show_default=True, help="How many of the last servers go.")
+@dry
+@about_pools
+def retire(
+    places: Places, as_json: bool, sequences: tuple[str, ...], last: int, dry_run: bool
+) -> None:
+    """Let the last ticket servers of the configuration go, while clients draw."""
+    with places.one() as pool:
+        names = list(sequences) or sorted(moves.names(pool))
+        plan = operations.retire(pool, names, last)
+        carried_out(plan, dry_run=dry_run, as_json=as_json)

@@ -33,6 +33,8 @@ class Standing:
         offset: of the server.
         bits: of the table's numbers.
         is_foreign: whether no note stands beside the number: another program has made the table.
+        mark: how far the server's peers know that it had come; None where they have not told. A last
+            ticket below it is a server that was set back.
         lead: how far it is above the server that is the least far; None when not up.
         rate: tickets a second, all clients together; None when that was not measured.
         left: how many tickets it can still issue.
@@ -51,12 +53,23 @@ class Standing:
     offset: int
     bits: int
     is_foreign: bool
+    mark: int | None
     lead: int | None
     rate: float | None
     left: int | None
     runs_out: dt.date | None
     left_in_javascript: int | None
     error: str | None
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether the server's peers know of tickets that it does not know of any more."""
+        return self.last_ticket is not None and self.last_ticket < (self.mark or 0)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to look after it."""
+        return self.up and not self.is_set_back
 
 
 def standings(
@@ -96,6 +109,8 @@ def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] 
     server = next(server for server in pool.servers if str(server) == record.server)
     note = server.table(record.sequence).note
     bits = note.bits if note else 64
+    if record.up:
+        server.meet(server.table(record.sequence))
     last, rate = record.last_ticket, None
     if last is not None and before is not None:
         rate = max(0, last - before[0]) / pool.stride / before[1]
@@ -114,6 +129,7 @@ def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] 
         offset=server.offset or 0,
         bits=bits,
         is_foreign=record.up and note is None,
+        mark=server.table(record.sequence).mark or None,
         lead=None,
         rate=rate,
         left=left,

@@ -56,7 +56,17 @@ def table_of(title: str, columns: Sequence[str]) -> Table:
 
 def status_table(standings: Sequence[Standing]) -> RenderableType:
     """The table of ``sqla-tickets status``."""
-    numbers = ["last", "layout", "of", "lead", "rate/s", "left", "runs out", "below 2^53"]
+    numbers = [
+        "last",
+        "peers know",
+        "layout",
+        "of",
+        "lead",
+        "rate/s",
+        "left",
+        "runs out",
+        "below 2^53",
+    ]
     table = table_of("Ticket servers", ["sequence", "server", "state", *numbers])
     before = None
     for s in standings:
@@ -65,8 +75,9 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
         table.add_row(
             Text("" if before == (s.pool, s.sequence) else _sequence(s)),
             Text(s.server),
-            Text("up", "green") if s.up else Text(f"DOWN {s.error}", "bold red"),
+            _state(s),
             "-" if s.last_ticket is None else f"{s.last_ticket:,}",
+            "-" if s.mark is None else f"{s.mark:,}",
             f"{s.layout or '-'}{' (foreign)' if s.is_foreign else ''}{' 32' if s.bits == 32 else ''}",
             f"{s.offset} of {s.stride}",
             number(s.lead),
@@ -81,6 +92,12 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
         if standings
         else Text("No sequence is known here. Create one, or name a foreign one.")
     )
+
+
+def _state(s: Standing) -> Text:
+    if s.is_set_back:
+        return Text("SET BACK: sqla-tickets restore", "bold red")
+    return Text("up", "green") if s.up else Text(f"DOWN {s.error}", "bold red")
 
 
 def _sequence(s: Standing) -> str:

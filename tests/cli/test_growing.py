@@ -1,0 +1,259 @@
+"""From two ticket servers to four and back, while processes of every configuration draw."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketArgumentError, TicketError, TicketPool, TicketTableError, growth
+from tests.cli.conftest import options, run_cli
+from tests.drawing.conftest import OpenPool
+from tests.drawing.tools import assert_unique, from_one_start
+from tests.servers import Borrower
+
+#: Longer than any wait of a breaker, on a machine that is busy.
+PATIENCE = 90.0
+
+
+def draw_on(urls: list[str], stride: int, journal: str, end: str) -> None:
+    """Draw one, a few and a block in turn until the file ``end`` is there, and write all down."""
+    with TicketPool(urls, stride=stride) as pool, open(journal, "w") as book:
+        turn = 0
+        while not Path(end).exists():
+            turn += 1
+            try:
+                drawn = pool.next_ids("photos", (1, 1, 3, 20)[turn % 4])
+            except TicketError as error:
+                book.write(f"FAILED {type(error).__name__}: {error}\n")
+            else:
+                book.writelines(f"{ticket}\n" for ticket in drawn)
+            book.flush()
+            time.sleep(0.005)
+
+
+class Client:
+    """A process that draws with some configuration."""
+
+    def __init__(self, urls: list[URL], stride: int, folder: Path, name: str) -> None:
+        self._journal, self._end = folder / f"{name}.ids", folder / f"{name}.end"
+        texts = [url.render_as_string(False) for url in urls]
+        self._process = from_one_start().Process(
+            target=draw_on, args=(texts, stride, str(self._journal), str(self._end)), daemon=True
+        )
+        self._process.start()
+
+    @property
+    def lines(self) -> list[str]:
+        text = self._journal.read_text() if self._journal.exists() else ""
+        return text.splitlines()[: text.count("\n")]
+
+    @property
+    def ids(self) -> list[int]:
+        return [int(line) for line in self.lines if not line.startswith("FAILED")]
+
+    @property
+    def failures(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("FAILED")]
+
+    def draws(self, more: int = 30) -> None:
+        """Wait until it has drawn so many more."""
+        wanted = len(self.ids) + more
+        wait_until(lambda: len(self.ids) >= wanted, f"{self._journal.name}: {self.failures[-1:]}")
+
+    def draws_from_all(self, stride: int) -> None:
+        """Wait until it has drawn from every server."""
+        wait_until(
+            lambda: len({ticket % stride for ticket in self.ids}) == stride,
+            "not all are drawn from",
+        )
+
+    def stop(self) -> None:
+        self._end.touch()
+        self._process.join(PATIENCE)
+        assert self._process.exitcode == 0
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def urls(ticket_kind: str, servers: Borrower, tmp_path: Path) -> list[URL]:
+    """Four ticket databases."""
+    if ticket_kind == "sqlite":
+        return [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(4)]
+    return [servers.fresh_database(servers.shared(ticket_kind, n % 2)) for n in range(4)]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[list[URL], int], Client]]:
+    clients: list[Client] = []
+
+    def start(urls: list[URL], stride: int) -> Client:
+        clients.append(Client(urls, stride, tmp_path, f"client{len(clients)}"))
+        return clients[-1]
+
+    yield start
+    with contextlib.suppress(AssertionError):
+        for client in clients:
+            client.stop()
+
+
+def joining(urls: list[URL]) -> list[str]:
+    return [word for url in urls for word in ("--add", url.render_as_string(False))]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
+def test_from_two_to_four_and_back_while_all_draw(
+    urls: list[URL],
+    ticket_kind: str,
+    start: Callable[[list[URL], int], Client],
+    open_pool: OpenPool,
+) -> None:
+    two, four = options(urls[:2]), options(urls)
+    idle = open_pool(urls[:2])
+    idle.create_table("photos")
+    seen = idle.next_ids("photos", 5) + idle.next_ids("photos", 5)
+
+    old = [start(urls[:2], 2) for _ in range(2)]
+    for client in old:
+        client.draws()
+    grown = run_cli("grow", *two, *joining(urls[2:]))
+    assert grown.code == 0, grown.text
+    new = [start(urls, 4) for _ in range(2)]
+    for client in [*new, *old]:
+        client.draws()
+    # what is drawn now comes from the old servers to the old clients, from the new ones to the new
+    assert {ticket % 4 for client in new for ticket in client.ids} == {0, 3}
+
+    refused = run_cli("grow", "--finish", "--quiet", 0.5, *four)
+    assert refused.code == 3, refused.text
+    assert "old configuration" in refused.text
+    for client in old:
+        client.stop()
+    ended = run_cli("grow", "--finish", "--quiet", 0.2, *four, "--json")
+    assert ended.code == 0, ended.text
+    assert "stride 4" in ended.json["proof"]
+    for client in new:
+        client.draws_from_all(4)
+    if ticket_kind != "sqlite":  # there, nobody can end its connection
+        with pytest.raises(TicketTableError, match="numbered otherwise"):
+            idle.next_id("photos")
+
+    assert run_cli("retire", *four, "--last", 2, "--dry-run").code == 0
+    retired = run_cli("retire", *four, "--last", 2)
+    assert retired.code == 0, retired.text
+    last = [*new, start(urls[:2], 4), start(urls[:2], 4)]
+    for client in last:
+        client.draws()
+    high = {ticket for client in new for ticket in client.ids if ticket % 4 in (0, 3)}
+    assert min(last[-1].ids) > max(high)
+    assert run_cli("grow", *two, "--stride", 4, *joining(urls[2:])).code == 0
+    for client in last:
+        client.draws()
+    for client in last:
+        client.stop()
+    everybody = [*old, *last]
+    assert [failure for client in everybody for failure in client.failures] == []
+    assert_unique([*seen, *(ticket for client in everybody for ticket in client.ids)])
+
+
+@pytest.fixture
+def pools(urls: list[URL], open_pool: OpenPool) -> tuple[TicketPool, TicketPool]:
+    old = open_pool(urls[:2])
+    old.create_table("photos")
+    old.next_ids("photos", 9)
+    return old, open_pool(urls, 4)
+
+
+SQLITE = pytest.mark.ticket_servers("sqlite")
+
+
+@SQLITE
+def test_the_servers_that_join_begin_a_gap_above(pools: tuple[TicketPool, TicketPool]) -> None:
+    old, new = pools
+    above = growth.open_beside(old, new, "photos", gap=5000)
+    assert above >= 5009
+    assert {new.next_id("photos") % 4 for _ in range(4)} <= {0, 3}
+    assert min(new.next_ids("photos", 10)) > above
+    assert max(old.next_ids("photos", 10)) < 100
+    # once more, as after an interruption, it changes nothing
+    last = [server.last_ticket("photos") for server in new.servers[2:]]
+    growth.open_beside(old, new, "photos", gap=9000)
+    assert [server.last_ticket("photos") for server in new.servers[2:]] == last
+
+
+@SQLITE
+def test_a_growth_that_was_interrupted_is_ended(
+    pools: tuple[TicketPool, TicketPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = pools
+    growth.open_beside(old, new, "photos")
+    ids = old.next_ids("photos", 4) + new.next_ids("photos", 4)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(growth, "_open", dies)
+        with pytest.raises(KeyboardInterrupt):
+            growth.widen(new, "photos")
+    ids += new.next_ids("photos", 4)
+    growth.widen(new, "photos")
+    assert growth.narrow(new, "photos") == {}
+    deadline = time.monotonic() + PATIENCE
+    while {t % 4 for t in ids[8:]} != {0, 1, 2, 3}:
+        assert time.monotonic() < deadline
+        ids += new.next_ids("photos", 4)
+    assert_unique(ids)
+    assert growth.widen(new, "photos") == []
+
+
+@SQLITE
+def test_a_gap_that_is_used_up_is_told(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL]
+) -> None:
+    old, new = pools
+    growth.open_beside(old, new, "photos", gap=1000)
+    old.next_ids("photos", 2000)
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 3
+    assert "the gap is used up" in done.text
+
+
+@SQLITE
+def test_what_does_not_fit_is_refused(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], open_pool: OpenPool
+) -> None:
+    old, _ = pools
+    for wrong in (open_pool(urls[:3], 3), open_pool(urls[:2], 4)):
+        with pytest.raises(TicketArgumentError, match="cannot grow"):
+            growth.open_beside(old, wrong, "photos")
+    old.create_table("small", bits=32)
+    with pytest.raises(TicketArgumentError, match="32 bits"):
+        growth.open_beside(old, open_pool(urls, 4), "small")
+    two = options(urls[:2])
+    assert run_cli("grow", *two).code == 2
+    assert run_cli("retire", *two, "--last", 2).code == 3
+
+
+@SQLITE
+def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: OpenPool) -> None:
+    old = open_pool(urls[:2], 16)
+    old.create_table("photos")
+    ids = old.next_ids("photos", 9)
+    grown = run_cli("grow", *options(urls[:2]), "--stride", 16, *joining(urls[2:]), "--json")
+    assert grown.code == 0
+    assert not any("--finish" in line for line in grown.json["plan"])
+    new = open_pool(urls, 16)
+    ids += old.next_ids("photos", 9) + [i for _ in range(8) for i in new.next_ids("photos", 3)]
+    assert_unique(ids)
+    assert {i % 16 for i in ids} == {1, 2, 3, 4}
