@@ -500,6 +500,10 @@ class TicketPool:
         names.discard(lease_table.NAME)
         return [self._status_of(name, server) for name in sorted(names) for server in self.servers]
 
+    def in_hand(self, sequence: str) -> int:
+        """How many tickets of the sequence of that name this process holds."""
+        return self._hand.count(sequence)
+
     def _status_of(self, name: str, server: TicketServer) -> TicketStatus:
         last, error = None, None
         try:

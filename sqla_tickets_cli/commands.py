@@ -409,3 +409,32 @@ def retire(
         names = list(sequences) or sorted(moves.names(pool))
         plan = operations.retire(pool, names, last)
         carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1)
+@about_pools
+def metrics(places: Places, as_json: bool, sequences: tuple[str, ...]) -> None:
+    """Print what the servers know in Prometheus' text format, for a textfile collector.
+
+    What each process of the application sees it tells itself: sqla_tickets.metrics.TicketCollector.
+    """
+    try:
+        from prometheus_client import (  # noqa: PLC0415  # an extra of its own
+            CollectorRegistry,
+            generate_latest,
+        )
+
+        from sqla_tickets.metrics import TicketCollector  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"metrics need {error.name}: pip install 'sqla-tickets[prometheus]'"
+        ) from error
+    with places.wanted() as pools:
+        registry = CollectorRegistry()
+        collector = TicketCollector(*pools, ask=True, sequences=sequences)
+        registry.register(collector)
+        text = generate_latest(registry).decode()
+        is_well = all(record.up for pool in pools for record in pool.status(sequences))
+    click.echo(json.dumps({"text": text}) if as_json else text, nl=as_json)
+    leave(is_well)
