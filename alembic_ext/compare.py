@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from alembic.operations.ops import (
     AddColumnOp,
     CreateTableOp,
+    DropTableOp,
     MigrateOperation,
+    ModifyTableOps,
     OpContainer,
     UpgradeOps,
 )
@@ -22,6 +24,7 @@ from alembic.util import CommandError, PriorityDispatchResult
 from sqlalchemy import Column
 
 from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError, moves
+from sqla_tickets.alterations import ListTicketTables
 from sqla_tickets.note import Tombstone
 from sqla_tickets.sequence import sequence_of
 from sqla_tickets.tombstones import Live
@@ -35,6 +38,8 @@ if TYPE_CHECKING:  # Alembic may be in the middle of its own import
 __all__ = ["compare_tickets"]
 
 log = logging.getLogger("alembic.sqla_tickets")
+
+_TICKET_DIALECTS = ("mysql", "mariadb", "postgresql", "sqlite")
 
 
 @dataclass
@@ -68,6 +73,7 @@ def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> Priorit
     # before the tables that need them, and so, when all is reversed, after these
     found.sort(key=_place)
     upgrade_ops.ops[:0] = found
+    _spare_ticket_tables(context, upgrade_ops, {each.name for each in declared.values()})
     return PriorityDispatchResult.CONTINUE
 
 
@@ -192,3 +198,41 @@ def _report_undeclared(context: AutogenContext, pool: TicketPool, declared: set[
                 pool.name,
                 name,
             )
+
+
+# -- an application's database that is a ticket server as well
+
+
+def _spare_ticket_tables(
+    context: AutogenContext, upgrade_ops: UpgradeOps, declared: set[str]
+) -> None:
+    """Do not let ticket tables be dropped for being in no MetaData."""
+    dropped = {
+        op.table_name: op
+        for op in upgrade_ops.ops
+        if isinstance(op, DropTableOp) and op.schema is None
+    }
+    noted = _with_a_note(context) if dropped else set[str]()
+    spared = {
+        name
+        for name, op in dropped.items()
+        if name in noted
+        or name.startswith("sqla_tickets_")
+        or (name in declared and {*op.to_table().columns.keys()} == {"id", "stub"})
+    }
+    for name in sorted(spared):
+        log.info("the ticket table %r, in the application's own database, stays", name)
+    upgrade_ops.ops[:] = [
+        op
+        for op in upgrade_ops.ops
+        if not (isinstance(op, (DropTableOp, ModifyTableOps)) and op.table_name in spared)
+    ]
+
+
+def _with_a_note(context: AutogenContext) -> set[str]:
+    """The tables of the application's database that this package has made: tombstones are, too."""
+    connection = context.connection
+    if connection is None or connection.dialect.name not in _TICKET_DIALECTS:
+        return set()
+    listed = str(ListTicketTables().compile(dialect=connection.dialect))
+    return {str(row[0]) for row in connection.exec_driver_sql(listed)}

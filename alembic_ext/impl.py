@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from alembic.operations.base import Operations
 from alembic.util import CommandError
@@ -31,6 +31,7 @@ from .pools import option, pool_named, pools_of
 
 __all__: list[str] = []
 
+T = TypeVar("T")
 log = logging.getLogger("alembic.sqla_tickets")
 
 #: Seconds that a database may take to find the largest id of a column that has no index.
@@ -44,9 +45,28 @@ def _pool(operations: Operations, op: TicketOp) -> Generator[TicketPool]:
         yield pool_named(pools, op.pool)
 
 
+def _where_it_is(
+    pools: Mapping[str, TicketPool],
+    op: CreateTicketTableOp | RaiseTicketTableOp | NextTicketsOp,
+    do: Callable[[TicketPool, str], T],
+) -> T:
+    """Do something about a sequence that has moved since, as a run for another shard finds."""
+    pool, name = pool_named(pools, op.pool), op.name
+    been = set[tuple[str, str]]()
+    while True:
+        been.add((pool.name, name))
+        try:
+            return do(pool, name)
+        except TicketTableMoved as moved:
+            if (moved.pool, moved.sequence) in been:
+                raise
+            pool, name = pool_named(pools, moved.pool), moved.sequence
+
+
 @Operations.implementation_for(CreateTicketTableOp)
 def _(operations: Operations, op: CreateTicketTableOp) -> None:
-    with _pool(operations, op) as pool:
+    with pools_of(operations.migration_context) as pools:
+        pool = pool_named(pools, op.pool)
         if operations.migration_context.as_sql:
             offline.create(operations.migration_context, pool, op)
             return
@@ -62,6 +82,10 @@ def _(operations: Operations, op: CreateTicketTableOp) -> None:
             bits=op.bits,
             engine=op.engine or "InnoDB",
         )
+        if (
+            above
+        ):  # the table was there already, here or elsewhere, where other shards have run this
+            _where_it_is(pools, op, lambda there, name: there.raise_above(name, above))
         log.info("ticket table %r is on every server of the pool %r", op.name, pool.name)
 
 
@@ -94,13 +118,7 @@ def _(operations: Operations, op: RenameTicketTableOp) -> None:
 def _(operations: Operations, op: RaiseTicketTableOp) -> None:
     offline.refuse(operations.migration_context, op.name, "raised: where it stands is not known")
     with pools_of(operations.migration_context) as pools:
-        pool, name = pool_named(pools, op.pool), op.name
-        try:
-            pool.raise_above(name, op.above)
-        except TicketTableMoved as moved:  # since, as a run for another shard finds
-            if (moved.pool, moved.sequence) == (pool.name, name):
-                raise
-            pool_named(pools, moved.pool).raise_above(moved.sequence, op.above)
+        _where_it_is(pools, op, lambda there, name: there.raise_above(name, op.above))
 
 
 @Operations.implementation_for(ConvertTicketTableOp)
@@ -120,8 +138,8 @@ def _(operations: Operations, op: MoveTicketTableOp) -> None:
 @Operations.implementation_for(NextTicketsOp)
 def _(operations: Operations, op: NextTicketsOp) -> list[int]:
     offline.refuse(operations.migration_context, op.name, "drawn from")
-    with _pool(operations, op) as pool:
-        return pool.next_ids(op.name, op.n)
+    with pools_of(operations.migration_context) as pools:
+        return _where_it_is(pools, op, lambda there, name: there.next_ids(name, op.n))
 
 
 def _largest_id(operations: Operations, start_above: StartAbove) -> int:

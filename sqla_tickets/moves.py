@@ -11,7 +11,7 @@ valid: they were issued, and lie below.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -167,6 +167,8 @@ def create(
             lost - MARGIN,
         )
     for site, state in states.items():
+        if isinstance(state, Tombstone) and state.kind == "converting":
+            raise _in_the_way(site, state)
         if isinstance(state, Live):
             site.server.create(site.element(first, layout=layout, bits=bits, engine=engine))
             _check_start(site, state, start)
@@ -176,8 +178,8 @@ def create(
             site.server.create(element)
         elif isinstance(state, Tombstone):
             site.open(element, state)
-        elif above:
-            site.raise_above(above)
+        # somebody may have created it meanwhile, and lower
+        site.raise_above(above if isinstance(state, Live) else element.start - 1)
     if above:
         pool.marks.raised(name, above)
 
@@ -190,13 +192,14 @@ def _lost_by_marks(pool: TicketPool, name: str, states: Mapping[_Site, State], f
 
 
 def _lost_below(states: Mapping[_Site, State]) -> int:
-    """Where a table that is missing on some servers may begin, by those that have it; else 0."""
+    """Where a table that is missing on some servers may begin, by what the others have; else 0."""
     numbers = [
-        state.number or 0
+        (state.number or 0 if isinstance(state, Live) else state.high_water, site.stride)
         for site, state in states.items()
-        if isinstance(state, Live) and (state.number or 0) > (site.server.offset or 0)
+        if state is not None
     ]
-    return max(numbers) + MARGIN if numbers and None in states.values() else 0
+    fresh = all(number <= stride for number, stride in numbers)
+    return 0 if fresh or None not in states.values() else max(numbers)[0] + MARGIN
 
 
 def _check_start(site: _Site, state: Live, start: int | None) -> None:
@@ -209,34 +212,31 @@ def _check_start(site: _Site, state: Live, start: int | None) -> None:
         )
 
 
-def _is_elsewhere(name: str, states: Mapping[_Site, State]) -> bool:
-    """Whether the sequence was created before, and has moved away or been renamed since.
+def _is_elsewhere(name: str, states: Mapping[_Site, State], level: int = logging.INFO) -> bool:
+    """Whether the sequence has moved away or been renamed, as a run for another shard finds.
 
     Raises:
-        TicketTableError: it is on its way.
+        TicketTableError: some of it has, and some has not.
     """
-    graves = {site: s for site, s in states.items() if isinstance(s, Tombstone)}
-    gone = {site: grave for site, grave in graves.items() if grave.kind != "dropped"}
-    if not gone:
-        return False
-    if len(gone) == len(states) and all(grave.kind == "moved" for grave in gone.values()):
-        there = next(iter(gone.values()))
-        log.info("%r has moved to %r of the pool %r", name, there.sequence, there.pool)
-        return True
-    site, grave = next(iter(gone.items()))
-    raise _unfinished(site, grave)
+    for site, state in states.items():
+        if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
+            if any(isinstance(each, Live) for each in states.values()):
+                raise _in_the_way(site, state)
+            where = f"{state.sequence!r} of the pool {state.pool!r}"
+            log.log(level, "nothing is done about %r: it is %s now", name, where)
+            return True
+    return False
 
 
-def _unfinished(site: _Site, grave: Tombstone) -> TicketTableError:
-    doing = {
-        "moved": f"being moved or renamed to {grave.sequence!r} of the pool {grave.pool!r}",
-        "opening": f"the target of a move of {grave.sequence!r} from the pool {grave.pool!r}",
-        "converting": "being converted to another layout",
-        "dropped": "being dropped",
+def _in_the_way(site: _Site, grave: Tombstone) -> TicketTableError:
+    where = f"{grave.sequence!r} of the pool {grave.pool!r}"
+    what, advice = {
+        "moved": (f"has gone to {where}", "start from there or, if that migration broke off, "),
+        "opening": (f"is the target of a move of {where} that has not ended", ""),
+        "converting": ("is being converted to another layout", ""),
+        "dropped": ("was dropped", "create it again or, if that migration broke off, "),
     }[grave.kind]
-    return TicketTableError(
-        f"the ticket table {site} is {doing}, which has not ended: run that migration again first"
-    )
+    return TicketTableError(f"the ticket table {site} {what}: {advice}run that migration again")
 
 
 def raise_above(pool: TicketPool, name: str, above: int) -> None:
@@ -262,6 +262,8 @@ def drop(pool: TicketPool, name: str) -> None:
         TicketError: a server failed. Call it again when that is mended.
     """
     states = {site: site.look() for site in _sites(pool, name)}
+    if _is_elsewhere(name, states, logging.WARNING):
+        return  # a table that is made of such a tombstone later would begin too low
     for site, state in states.items():
         if state is not None:
             site.bury("dropped", pool.name, name, state)
@@ -287,19 +289,18 @@ def convert(pool: TicketPool, name: str, layout: LayoutName) -> None:
         ):
             raise TicketArgumentError(f"layout={layout!r}: {site.server} has no such layout")
     states = {site: site.look() for site in sites}
-    if _all_moved(states.values()):
-        log.info("%r has moved, and is not converted", name)
+    if _is_elsewhere(name, states):
         return
     for site, state in states.items():
         if state is None:
             raise TicketTableMissing(f"there is no ticket table {site}: create it first")
         if isinstance(state, Tombstone) and state.kind != "converting":
-            raise _unfinished(site, state)
+            raise _in_the_way(site, state)
     for site, state in states.items():
         if isinstance(state, Live) and state.layout == layout:
             continue
         grave = site.bury("converting", pool.name, name)
-        start, bits = grave.high_water + 1, _bits([grave], grave.high_water)
+        start, bits = grave.high_water + 1, _bits(grave, grave.high_water)
         site.open(site.element(start, layout=layout, bits=bits), grave)
 
 
@@ -349,7 +350,8 @@ class _Transfer:
     """From some servers and a name to some servers and a name, one of which is another.
 
     A target is opened only after all sources are closed; so it is looked at first, and a target that
-    is found open beside a source that is found open was there before this move.
+    is found open beside a source that is found open was there before this move. When sources and
+    targets lead to each other, this transfer or the one back broke off: it is carried out now.
     """
 
     def __init__(self, sources: list[_Site], targets: list[_Site]) -> None:
@@ -363,22 +365,27 @@ class _Transfer:
         Raises:
             TicketTableError: the source is not there, or the target is there already.
         """
+        source, target = self._sources[0], self._targets[0]
         for site, state in self._here.items():
             if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
                 raise TicketTableMissing(f"there is no ticket table {site}: create it first")
-            if isinstance(state, Tombstone) and not self._leads_there(state):
-                raise _unfinished(site, state)
-        closed = all(isinstance(state, Tombstone) for state in self._here.values())
+            if isinstance(state, Tombstone) and not _leads_to(state, target):
+                raise _in_the_way(site, state)
+        if all(isinstance(state, Tombstone) for state in self._here.values()):
+            for site, state in self._there.items():
+                if state is None:
+                    raise TicketTableMissing(f"there is no ticket table {site}: create it again")
+            return any(_leads_to(state, source) for state in self._there.values())
         for site, state in self._there.items():
-            if isinstance(state, Live) and not closed:
+            if isinstance(state, Live):
                 raise TicketTableError(
                     f"there is a ticket table {site} already: drop it, or choose another name"
                 )
-            if state is None and closed:
-                raise TicketTableMissing(f"there is no ticket table {site}: create it again")
-            if isinstance(state, Tombstone) and self._is_anothers(state):
-                raise _unfinished(site, state)
-        return not closed or any(map(self._is_opening, self._there.values()))
+            if state is None or _leads_to(state, source):
+                continue
+            if state.kind in ("opening", "converting"):
+                raise _in_the_way(site, state)
+        return True
 
     def run(self, known: int) -> None:
         """Do what is left to do.
@@ -392,42 +399,33 @@ class _Transfer:
             for site, state in self._there.items()
             if not isinstance(state, Live)
         }
-        closed = [site.bury("moved", target.pool, target.sequence) for site in self._sources]
-        high = max(grave.high_water for grave in (*closed, *graves.values()))
+        closed = [
+            site.bury("moved", target.pool, target.sequence, state)
+            for site, state in self._here.items()
+        ]
+        everywhere = (*closed, *graves.values())
+        high = max(grave.high_water for grave in everywhere)
         high = high if known <= high else known + MARGIN
+        last = next((grave for grave in everywhere if grave.layout), closed[0])
         for site, grave in graves.items():
-            layout, bits = _layout_for(site, closed), _bits(closed, high)
+            layout, bits = _layout_for(site, last), _bits(last, high)
             site.open(site.element(high + 1, layout=layout, bits=bits), grave)
 
-    def _leads_there(self, state: Tombstone) -> bool:
-        target = self._targets[0]
-        there = (state.pool, state.sequence) == (target.pool, target.sequence)
-        return state.kind == "moved" and there
 
-    def _is_anothers(self, state: Tombstone) -> bool:
-        return state.kind in ("opening", "converting") and not self._is_opening(state)
-
-    def _is_opening(self, state: State) -> bool:
-        source = self._sources[0]
-        return (
-            isinstance(state, Tombstone)
-            and state.kind == "opening"
-            and (state.pool, state.sequence) == (source.pool, source.sequence)
-        )
+def _leads_to(state: State, site: _Site) -> bool:
+    return (
+        isinstance(state, Tombstone)
+        and state.kind in ("moved", "opening")
+        and (state.pool, state.sequence) == (site.pool, site.sequence)
+    )
 
 
-def _all_moved(states: Iterable[State]) -> bool:
-    return all(isinstance(state, Tombstone) and state.kind == "moved" for state in states)
-
-
-def _bits(graves: list[Tombstone], high_water: int) -> int:
+def _bits(grave: Tombstone, high_water: int) -> int:
     """32 where the table had 32 and there is room left; else 64."""
-    room = high_water + MARGIN < largest_ticket(32)
-    return 32 if room and any(grave.bits == 32 for grave in graves) else 64
+    return 32 if grave.bits == 32 and high_water + MARGIN < largest_ticket(32) else 64
 
 
-def _layout_for(site: _Site, closed: list[Tombstone]) -> LayoutName | None:
+def _layout_for(site: _Site, grave: Tombstone) -> LayoutName | None:
     """The layout that the sequence had, where the server can have it."""
     own = default_layout(site.server.engine.dialect.name)
-    had = closed[0].layout
-    return None if had is None or (had == "replace" and own != "replace") else had
+    return None if grave.layout == "replace" and own != "replace" else grave.layout

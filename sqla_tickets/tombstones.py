@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -58,6 +59,9 @@ __all__ = [
     "open_",
     "raise_above",
 ]
+
+#: How often a table is looked at that others convert between the look and the statement.
+_LOOKS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ def open_(
     raise _changed(place, name, expected, state)
 
 
-def _changed(place: Place, name: str, seen: State, found: State) -> TicketTableError:
+def _changed(place: Place, name: str, seen: object, found: object) -> TicketTableError:
     return TicketTableError(
         f"the ticket table {name!r} on {place.server} was changed meanwhile: expected {seen}, found"
         f" {found}. Does another migration run? Run this one again when it has ended."
@@ -247,19 +251,25 @@ def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> Non
     A table that has lost its row is given one.
 
     Raises:
-        TicketTableError: there is no table that can be drawn from.
+        TicketTableError: there is no table that can be drawn from, or it is altered all the time.
     """
-    layout, _ = tables.find(cursor, place, name)
     number = seed(above + 1, place.stride, place.offset)
-    stands = tables.number(cursor, place, name, layout)
-    if stands is None:
-        _send(cursor, place, SeedTicketTable(name, layout, number))
-        return
-    if stands >= number:
-        return
-    if layout == "counter":
-        _send(cursor, place, RaiseCounter(name, number))
-        return
+    stands: int | None = None
+    for _ in range(_LOOKS):
+        layout, _ = tables.find(cursor, place, name)
+        stands = tables.number(cursor, place, name, layout)
+        if stands is None:
+            _send(cursor, place, SeedTicketTable(name, layout, number))
+        elif stands >= number:
+            return
+        elif layout == "counter":
+            _send(cursor, place, RaiseCounter(name, number))
+        else:
+            _draw_up_to(cursor, place, name, number)
+    raise _changed(place, name, f"{number} or more", stands)
+
+
+def _draw_up_to(cursor: DBAPICursor, place: Place, name: str, number: int) -> None:
     with _alone(cursor, place, name):
         _send(cursor, place, ReplaceTicket(name, place.stride, place.offset))
         drawn = int(cursor.lastrowid or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,19 +29,21 @@ _PASSING = re.compile(
 
 
 class Wire:
-    """Counts the statements of all its engines that change what is on a server.
+    """Counts the statements of all its engines, and those of them that change what is on a server.
 
     Of a transaction only its end does; and the statements between two changes are alike to a server
     whose client is killed at one of them.
     """
 
     def __init__(self) -> None:
-        self.changes = 0
+        self.count = self.changes = 0
         self._in_transaction = False
         self._opened: list[Any] = []
 
     def run(self, text: str | bytes, send: Callable[[], Any], kill: Callable[[], None]) -> Any:
         """Send a statement; `kill` ends its connection on the server."""
+        self.count += 1
+        self.statement()
         said = text.decode() if isinstance(text, bytes) else text
         self._in_transaction |= said.startswith("BEGIN")
         if said.startswith(("COMMIT", "ROLLBACK")):
@@ -50,8 +53,11 @@ class Wire:
         self.changes += 1
         return self.change(send, kill)
 
+    def statement(self) -> None:
+        """Called before each statement."""
+
     def change(self, send: Callable[[], Any], kill: Callable[[], None]) -> Any:
-        """Send a statement that changes something; the class of a test does more."""
+        """Send a statement that changes something."""
         return send()
 
     def engine(self, url: URL) -> Engine:
@@ -149,3 +155,27 @@ class Scissors(Wire):
         if self.changes == self._at or (self.changes > self._at and self._lost == "process"):
             kill()
         return send()
+
+
+class Interlude(Wire):
+    """Lets something happen before each statement, and goes on after a while if it has to wait.
+
+    Args:
+        what: is told the number of the statement, from 1.
+    """
+
+    def __init__(self, what: Callable[[int], None]) -> None:
+        super().__init__()
+        self._what = what
+        self._threads: list[threading.Thread] = []
+
+    def statement(self) -> None:
+        thread = threading.Thread(target=self._what, args=(self.count,))
+        self._threads.append(thread)
+        thread.start()
+        thread.join(0.1)
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        super().close()

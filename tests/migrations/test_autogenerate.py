@@ -11,11 +11,14 @@ import pytest
 from alembic.autogenerate import compare_metadata, produce_migrations, render_python_code
 from alembic.migration import MigrationContext
 from alembic.runtime.plugins import Plugin, _all_plugins
-from sqlalchemy import BigInteger, Column, MetaData, Table, create_engine, text
+from sqlalchemy import URL, BigInteger, Column, MetaData, Table, create_engine, text
+from sqlalchemy.pool import NullPool
 
 import alembic_ext.plugin
 from alembic_ext.ops import CreateTicketTableOp, MoveTicketTableOp, RaiseTicketTableOp
-from sqla_tickets import TicketPool, TicketSequence, moves
+from sqla_tickets import TicketPool, TicketSequence, TicketServer, moves
+from sqla_tickets.note import LayoutName
+from tests.migrations.contexts import MEMORY
 
 if "sqla_tickets" not in _all_plugins:  # the work tree need not be installed
     Plugin.setup_plugin_from_module(alembic_ext.plugin, "sqla_tickets")
@@ -30,10 +33,13 @@ def table(metadata: MetaData, table_name: str = "photos", **kw: Any) -> Table:
 
 
 def generated(
-    metadata: MetaData | list[MetaData], *setup: str, opts: dict[str, Any] | None = None
+    metadata: MetaData | list[MetaData],
+    *setup: str,
+    opts: dict[str, Any] | None = None,
+    app: URL = MEMORY,
 ) -> str:
     """The body of the `upgrade` that a revision would have."""
-    with create_engine("sqlite://").connect() as connection:
+    with create_engine(app, poolclass=NullPool).connect() as connection:
         for statement in setup:
             connection.execute(text(statement))
         merged = {
@@ -140,17 +146,24 @@ def test_check_says_what_is_missing(default: TicketPool) -> None:
 
 @pytest.mark.ticket_servers("mariadb", "mysql")
 def test_what_is_wrong_is_reported_and_stays(
-    default: TicketPool, caplog: pytest.LogCaptureFixture
+    default: TicketPool, media: TicketPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata = MetaData()
-    for name in ("photos", "tags", "albums"):
+    for name in ("photos", "tags", "albums", "videos", "notes", "users"):
         table(metadata, name)
     there = [f"CREATE TABLE {n} (id BIGINT NOT NULL PRIMARY KEY)" for n in metadata.tables]
-    default.create_table("photos")
-    default.create_table("nobodys")
+    for name in ("photos", "nobodys", "videos"):
+        default.create_table(name)
+    moves.move(default, "videos", media)
+    for site in moves._sites(default, "notes"):
+        site.erect("opening", "media", "notes", None)
     with TicketPool([str(_url(default, n)) for n in (1, 0)], name="swapped") as swapped:
         swapped.create_table("tags")
-    for server in default.servers:
+    layouts: list[LayoutName] = ["counter", "replace"]
+    for server, layout in zip(default.servers, layouts, strict=True):
+        alone = TicketServer(str(server.engine.url.render_as_string(False)), offset=server.offset)
+        with TicketPool([alone], stride=2) as one:
+            one.create_table("users", layout=layout)
         with server.engine.connect() as connection:
             connection.execute(text("CREATE TABLE albums (id INT PRIMARY KEY, title TEXT)"))
     with caplog.at_level(logging.INFO, "alembic"):
@@ -159,11 +172,36 @@ def test_what_is_wrong_is_reported_and_stays(
     assert "is numbered otherwise" in caplog.text
     assert "wrong ticket table 'albums'" in caplog.text
     assert "'nobodys' in the pool 'default', which no model declares" in caplog.text
+    assert "the sequence 'videos' has moved to 'videos' of the pool 'media'" in caplog.text
+    assert "an unfinished migration of the ticket table 'notes'" in caplog.text
+    assert "more than one layout of the ticket table 'users'" in caplog.text
     assert default.next_id("nobodys")
 
 
 def _url(pool: TicketPool, number: int) -> str:
     return pool.servers[number].engine.url.render_as_string(hide_password=False)
+
+
+def test_ticket_tables_in_the_applications_own_database_stay(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    metadata = MetaData()
+    table(metadata, name="photo_ids")
+    for name in ("photo_ids", "undeclared", "dropped"):
+        default.create_table(name)
+    moves.drop(default, "dropped")
+    setup = ["CREATE TABLE old (id INT)", "CREATE TABLE sqla_tickets_marks (id INT)"]
+    if ticket_urls[0].get_backend_name() == "mysql":  # Flickr's, which has no note
+        table(metadata, "videos", name="Tickets64")
+        columns = (
+            "id BIGINT AUTO_INCREMENT PRIMARY KEY, stub CHAR(1) NOT NULL, UNIQUE KEY stub (stub)"
+        )
+        setup.append(f"CREATE TABLE Tickets64 ({columns})")
+    opts = {"ticket_pools": default}
+    code = generated(metadata, *setup, opts=opts, app=ticket_urls[0])
+    assert [line.strip() for line in code.splitlines() if "drop_" in line] == [
+        "op.drop_table('old')"
+    ]
 
 
 def test_a_server_that_is_down_is_no_obstacle(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +12,9 @@ import alembic_ext as op
 from sqla_tickets import TicketPool, moves
 from sqla_tickets.tombstones import Live
 from tests.migrations.contexts import operations
+from tests.migrations.scissors import Wire
 from tests.migrations.test_operations import states
-from tests.servers import USER, Borrower, MySQLLike
+from tests.servers import USER, Borrower, MySQLLike, Server
 
 NAMES = [
     "photos`; DROP TABLE x",
@@ -57,26 +57,60 @@ OPERATIONS: dict[str, Callable[[], object]] = {
     "move": lambda: op.move_ticket_table("photos", to="media"),
     "create": lambda: op.create_ticket_table("tags"),
 }
+CONVERSION: dict[str, Callable[[], object]] = {
+    "convert": lambda: op.convert_ticket_table("photos", layout="counter")
+}
 
 
 @pytest.mark.ticket_servers("mariadb")
-@pytest.mark.parametrize("operation", [*OPERATIONS, "convert"])
-def test_a_server_that_is_down(
-    operation: str, default: TicketPool, media: TicketPool, servers: Borrower
-) -> None:
-    run = dict(OPERATIONS)
-    run["convert"] = lambda: op.convert_ticket_table("photos", layout="counter")
+def test_a_server_that_is_down(default: TicketPool, media: TicketPool, servers: Borrower) -> None:
     with operations(default, media):
         op.create_ticket_table("photos")
         drawn = default.next_ids("photos", 4)
         servers.mariadb(1).kill()
-        fails(run[operation], "is it running")
-        if operation != "raise":
-            assert isinstance(moves.survey(default, "photos")[default.servers[0]], Live)
-        drawn += default.next_ids("photos", 4)
+        for name, run in {**OPERATIONS, **CONVERSION}.items():
+            fails(run, "is it running")
+            if name != "raise":
+                assert isinstance(moves.survey(default, "photos")[default.servers[0]], Live)
+            drawn += default.next_ids("photos", 4)
+    assert len(set(drawn)) == len(drawn)
+
+
+class Outage(Wire):
+    """Kills a server at the second change, which is on this or the other one."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+
+    def change(self, send: Callable[[], object], kill: Callable[[], None]) -> object:
+        if self.changes == 2:
+            self._server.kill()
+        return send()
+
+
+@pytest.mark.ticket_servers("mariadb")
+@pytest.mark.parametrize("operation", [*OPERATIONS, *CONVERSION])
+def test_a_server_that_goes_down_in_the_middle(
+    operation: str,
+    default: TicketPool,
+    ticket_urls: list[URL],
+    media_urls: list[URL],
+    servers: Borrower,
+) -> None:
+    run = {**OPERATIONS, **CONVERSION}[operation]
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 4)
+    wire = Outage(servers.mariadb(1))
+    source = TicketPool([wire.engine(url) for url in ticket_urls])
+    target = TicketPool([wire.engine(url) for url in media_urls], name="media")
+    with operations(source, target):
+        fails(run, "is it running")
         servers.mariadb(1).start()
-        run[operation]()
-    assert len(set(drawn)) == 8
+        run()
+        drawn += op.next_tickets("photos", 4) if operation != "drop" else []
+    wire.close()
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_a_table_that_is_no_ticket_table(default: TicketPool, media: TicketPool) -> None:
@@ -175,50 +209,3 @@ def test_a_user_without_a_privilege(
             cursor.execute(f"GRANT {lacking} ON `{database}`.* TO '{USER}'@'%'")
         pool.dispose()
         call()
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_migration_that_runs_twice_at_the_same_time(
-    operation: str, ticket_urls: list[URL], media_urls: list[URL]
-) -> None:
-    with TicketPool(ticket_urls) as default:
-        default.create_table("photos")
-        drawn = default.next_ids("photos", 4)
-    failures: list[str] = []
-    start = threading.Barrier(2)
-
-    def migrate() -> None:
-        with (
-            TicketPool(ticket_urls) as default,
-            TicketPool(media_urls, name="media") as media,
-        ):
-            start.wait()
-            try:
-                {
-                    "drop": lambda: moves.drop(default, "photos"),
-                    "raise": lambda: default.raise_above("photos", 1000),
-                    "rename": lambda: moves.rename(default, "photos", "pictures"),
-                    "move": lambda: moves.move(default, "photos", media),
-                    "create": lambda: default.create_table("tags"),
-                }[operation]()
-            except Exception as error:  # noqa: BLE001  # looked at below
-                failures.append(str(error))
-
-    threads = [threading.Thread(target=migrate) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(failures) < 2, failures
-    with TicketPool(ticket_urls) as default, TicketPool(media_urls, name="media") as media:
-        with operations(default, media):
-            OPERATIONS[operation]()
-        there = {
-            "rename": (default, "pictures"),
-            "move": (media, "photos"),
-            "raise": (default, "photos"),
-        }
-        if operation in there:
-            pool, name = there[operation]
-            drawn += pool.next_ids(name, 8)
-    assert len(set(drawn)) == len(drawn)

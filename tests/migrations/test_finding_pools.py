@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,30 @@ def test_the_ini_file(tmp_path: Path) -> None:
     assert hosts(made) == {"default": ["a", "b"], "media": ["c"]}
     assert find_pools(made)["media"].stride == 4
     assert find_pools(made)["default"].servers[0].engine.url.password == "p@ss"
+
+
+def test_the_toml_file(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    text = (
+        f'[tool.alembic]\nticket_servers = ["{ONE}", "{TWO}"]\nticket_stride = "3"\n'
+        f'[tool.alembic.ticket_pools.media]\nservers = ["{THREE}"]\nstride = 4\n'
+    )
+    file.write_text(text.replace("%", "%%"))
+    made = context(Config(toml_file=str(file)))
+    assert hosts(made) == {"default": ["a", "b"], "media": ["c"]}
+    assert [pool.stride for pool in find_pools(made).values()] == [3, 4]
+    for pool in find_pools(made).values():
+        assert pool.servers[0].engine.url.password == "p@ss"
+
+
+def test_the_command_line_is_taken_literally(tmp_path: Path) -> None:
+    config = ini(tmp_path, INI)
+    given = [f"ticket_servers={THREE} {TWO}", "ticket_stride=6", f"ticket_servers.x={ONE}"]
+    config.cmd_opts = Namespace(x=given)
+    made = context(config)
+    assert hosts(made) == {"default": ["c", "b"], "media": ["c"], "x": ["a"]}
+    assert find_pools(made)["default"].stride == 6
+    assert find_pools(made)["x"].servers[0].engine.url.password == "p@ss"
 
 
 def test_what_is_attached_comes_before_the_file(tmp_path: Path) -> None:

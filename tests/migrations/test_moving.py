@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
@@ -17,42 +18,54 @@ from sqla_tickets import TicketError, TicketPool, TicketTableMoved, moves
 from sqla_tickets.note import LayoutName
 from tests.servers import Borrower
 
-Answer = tuple[list[int], str]
+#: The tickets of a client, its error if any, and its longest draw in seconds.
+Answer = tuple[list[int], str, float]
 _spawn = multiprocessing.get_context("spawn")
 
 
 def _draw_until(
     urls: list[URL],
     more_urls: list[URL],
+    sequence: str,
     n: int,
     begin: Barrier,
     end: Event,
     answers: Queue[Answer],
 ) -> None:
-    """A client with both pools attached; it answers with its tickets, and its error if any."""
+    """A client with both pools attached."""
     drawn: list[int] = []
     metadata = MetaData()
-    error = ""
+    error, longest = "", 0.0
     with TicketPool(urls) as default, TicketPool(more_urls, name="media") as media:
         default.attach(metadata)
         media.attach(metadata)
         try:
-            drawn += default.next_ids("photos", n)
+            drawn += default.next_ids(sequence, n)
             begin.wait()
             while not end.is_set():
-                drawn += default.next_ids("photos", n)
+                began = time.perf_counter()
+                drawn += default.next_ids(sequence, n)
+                longest = max(longest, time.perf_counter() - began)
         except Exception as failure:  # noqa: BLE001  # that there is none is what is tested
             error = repr(failure)
-    answers.put((drawn, error))
+    answers.put((drawn, error, longest))
 
 
 @contextmanager
 def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
-    """Four processes that draw at full speed; at the end, their tickets."""
-    begin, end, answers = _spawn.Barrier(5), _spawn.Event(), _spawn.Queue()
+    """Four processes that draw at full speed; at the end, their tickets.
+
+    None may have waited for a second, beyond what the machine makes one wait that draws from a
+    sequence which nobody touches.
+    """
+    with TicketPool(urls) as pool:
+        pool.create_table("untouched")
+    begin, end, answers = _spawn.Barrier(6), _spawn.Event(), _spawn.Queue()
+    bystanders: Queue[Answer] = _spawn.Queue()
+    places = [("photos", n, answers) for n in (1, 1, 1, 7)] + [("untouched", 1, bystanders)]
     processes = [
-        _spawn.Process(target=_draw_until, args=(urls, more_urls, n, begin, end, answers))
-        for n in (1, 1, 1, 7)
+        _spawn.Process(target=_draw_until, args=(urls, more_urls, name, n, begin, end, to))
+        for name, n, to in places
     ]
     for process in processes:
         process.start()
@@ -62,21 +75,32 @@ def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
         yield drawn
     finally:
         end.set()
-        found = [answers.get() for _ in processes]
+        found = [answers.get() for _ in range(4)]
+        _, error, waited = bystanders.get()
         for process in processes:
             process.join()
-    assert [error for _, error in found] == [""] * len(processes)
-    for tickets, _ in found:
+    assert [error, *(error for _, error, _ in found)] == [""] * 5
+    longest = max(seconds for _, _, seconds in found)
+    print(f"the longest draw: {longest:.3f} s; of the untouched sequence: {waited:.3f} s")
+    assert longest < 1 + waited
+    for tickets, _, _ in found:
         drawn += tickets
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
 def test_ten_moves_under_four_processes(
-    default: TicketPool, media: TicketPool, ticket_urls: list[URL], media_urls: list[URL]
+    default: TicketPool,
+    ticket_urls: list[URL],
+    media_urls: list[URL],
+    ticket_kind: str,
+    servers: Borrower,
 ) -> None:
+    """On MariaDB to two other servers, elsewhere to two other databases."""
+    if ticket_kind == "mariadb":
+        media_urls = [servers.fresh_database(servers.new_mariadb()) for _ in range(2)]
     default.create_table("photos")
     mine = []
-    with clients(ticket_urls, media_urls) as drawn:
+    with TicketPool(media_urls, name="media") as media, clients(ticket_urls, media_urls) as drawn:
         for _ in range(5):
             mine += default.next_ids("photos", 3)
             moves.move(default, "photos", media)

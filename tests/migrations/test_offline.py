@@ -59,6 +59,8 @@ def test_the_files_create_the_tables(
     script = project.run("upgrade", "head", "--sql")
     assert "CREATE TABLE photos (" in script
     assert "-- [sqla_tickets] CREATE TABLE `photos` (" in script
+    script = project.run("downgrade", "head:base", "--sql")
+    assert "-- [sqla_tickets] the ticket table 'photos' is kept" in script
     project.run("upgrade", "head", "--sql")
     import subprocess
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from alembic import op as untyped_op
 from alembic.util import CommandError
-from sqlalchemy import URL, text
+from sqlalchemy import URL, create_engine, text
 
 import alembic_ext
 import alembic_ext as op
@@ -80,12 +81,44 @@ def test_raise_never_lowers(default: TicketPool) -> None:
     assert len(set(high)) == 4
 
 
-def test_raise_goes_after_a_sequence_that_has_moved(default: TicketPool, media: TicketPool) -> None:
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+def test_a_sequence_that_has_moved_is_found(
+    default: TicketPool, media: TicketPool, tmp_path: Path
+) -> None:
+    """However often, by the older revisions that run for one more shard after the others."""
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    with create_engine(shard).begin() as connection:
+        connection.execute(text("CREATE TABLE photos (id BIGINT PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO photos VALUES (50000)"))
+    with operations(default, media, app=shard):
+        op.create_ticket_table("photos")
+        op.rename_ticket_table("photos", "pictures")
+        op.move_ticket_table("pictures", to="media")
+        drawn = op.next_tickets("photos", 3)
+        op.raise_ticket_table("photos", above=9_000)
+        drawn += op.next_tickets("photos", 3)
+        assert min(drawn[3:]) > 9_000
+        op.create_ticket_table("photos", start_above=("photos", "id"))
+        assert min(media.next_ids("pictures", 4)) > 50_000
+    assert len(set(drawn)) == 6
+
+
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+def test_a_sequence_that_has_moved_is_not_dropped_where_it_was(
+    default: TicketPool, media: TicketPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What would be created there again later would begin where the sequence has long been."""
     with operations(default, media):
         op.create_ticket_table("photos")
         op.move_ticket_table("photos", to="media")
-        op.raise_ticket_table("photos", above=9_000)
-    assert media.next_id("photos") > 9_000
+        drawn = media.next_ids("photos", 9)
+        before = states(default)
+        op.drop_ticket_table("photos", force=True)
+        assert states(default) == before
+        assert "nothing is done about 'photos': it is 'photos' of the pool 'media'" in caplog.text
+        op.create_ticket_table("photos")
+        drawn += op.next_tickets("photos", 9)
+    assert len(set(drawn)) == 18
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import alembic
 import pytest
 from sqlalchemy import URL
 
@@ -37,20 +38,22 @@ def test_async_env_with_sync_and_async_ticket_servers(
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
-def test_pyproject(ticket_urls: list[URL], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("template", "driver"), [("pyproject", "pysqlite"), ("pyproject_async", "aiosqlite")]
+)
+def test_pyproject(ticket_urls: list[URL], tmp_path: Path, template: str, driver: str) -> None:
+    if not (Path(alembic.__file__).parent / "templates" / template).exists():
+        pytest.skip("this Alembic has no such template")
     (tmp_path / "pyproject.toml").write_text("")
-    project = Project(tmp_path, "pyproject")
-    app = URL.create("sqlite", database=str(tmp_path / "app.db"))
-    project.set_up(app, ticket_urls)
+    project = Project(tmp_path, template)
+    project.set_up(URL.create(f"sqlite+{driver}", database=str(tmp_path / "app.db")), ticket_urls)
     ini = tmp_path / "alembic.ini"
     lines = ini.read_text().splitlines(keepends=True)
     ini.write_text("".join(line for line in lines if not line.startswith("ticket_servers")))
-    first, second = (text_of(url).replace("%", "%%") for url in ticket_urls)
-    toml = tmp_path / "pyproject.toml"
-    toml.write_text(
-        toml.read_text().replace(
-            "[tool.alembic]", f'[tool.alembic]\nticket_servers = ["{first}", "{second}"]', 1
-        )
+    urls = [text_of(url).replace("%", "%%") for url in ticket_urls]
+    project.replace(
+        tmp_path / "pyproject.toml",
+        ("[tool.alembic]", f"[tool.alembic]\nticket_servers = {urls!r}"),
     )
     assert project.revision("photos") == GENERATED
     project.run("upgrade", "head")
