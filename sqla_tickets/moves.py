@@ -178,8 +178,10 @@ def create(
             site.server.create(element)
         elif isinstance(state, Tombstone):
             site.open(element, state)
-        # somebody may have created it meanwhile, and lower
-        site.raise_above(above if isinstance(state, Live) else element.start - 1)
+        # somebody may have created a new one meanwhile, and lower
+        least = above if isinstance(state, Live) else element.start - 1
+        if least:
+            site.raise_above(least)
     if above:
         pool.marks.raised(name, above)
 
