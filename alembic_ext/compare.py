@@ -23,10 +23,18 @@ from alembic.operations.ops import (
 from alembic.util import CommandError, PriorityDispatchResult
 from sqlalchemy import Column
 
-from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError, moves
+from sqla_tickets import (
+    TicketError,
+    TicketPool,
+    TicketSequence,
+    TicketTableError,
+    lease_table,
+    moves,
+)
 from sqla_tickets.alterations import ListTicketTables
 from sqla_tickets.note import Tombstone
 from sqla_tickets.sequence import sequence_of
+from sqla_tickets.statements import MARKS
 from sqla_tickets.tombstones import Live
 
 from .ops import CreateTicketTableOp
@@ -217,7 +225,7 @@ def _spare_ticket_tables(
         name
         for name, op in dropped.items()
         if name in noted
-        or name.startswith("sqla_tickets_")
+        or name in (MARKS, lease_table.NAME)
         or (name in declared and {*op.to_table().columns.keys()} == {"id", "stub"})
     }
     for name in sorted(spared):

@@ -190,7 +190,8 @@ def test_ticket_tables_in_the_applications_own_database_stay(
     for name in ("photo_ids", "undeclared", "dropped"):
         default.create_table(name)
     moves.drop(default, "dropped")
-    setup = ["CREATE TABLE old (id INT)", "CREATE TABLE sqla_tickets_marks (id INT)"]
+    default.create_node_table()
+    setup = ["CREATE TABLE old (id INT)"]
     if ticket_urls[0].get_backend_name() == "mysql":  # Flickr's, which has no note
         table(metadata, "videos", name="Tickets64")
         columns = (
