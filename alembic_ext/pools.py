@@ -153,10 +153,12 @@ def _in_files(config: Config) -> Iterator[tuple[str, tuple[object, object]]]:
 def _of_command_line(context: MigrationContext) -> dict[str, TicketPool]:
     """``-x ticket_servers="URL URL"``, and ``-x ticket_servers.media=...`` for the pool ``media``."""
     found: dict[str, TicketPool] = {}
-    for key, value in _x_arguments(context).items():
-        if key == "ticket_servers" or key.startswith("ticket_servers."):
-            name = key.partition(".")[2] or "default"
-            found[name] = _pool(name, value, _x_arguments(context).get(f"ticket_stride.{name}"))
+    given = _x_arguments(context)
+    for key, value in given.items():
+        option, _, name = key.partition(".")
+        if option == "ticket_servers":
+            stride = given.get(key.replace(option, "ticket_stride", 1))
+            found[name or "default"] = _pool(name or "default", value, stride)
     return found
 
 
