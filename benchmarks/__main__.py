@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = options.out or (DOCS if options.scale == "full" else BUILD)
     out.mkdir(parents=True, exist_ok=True)
     results = _earlier(Results(options.scale), out / "results.json", fresh=options.fresh)
+    begin = time.monotonic()
     parts = [PARTS[name] for name in options.parts]
     seed = options.seed or random.randrange(2**32)
     random.seed(seed)
@@ -52,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"\n{kind}: left out: {missing}")
                 continue
             if place is not None:
-                _run(place, here, results, out / "results.json")
-    _write(results, out)
+                _run(place, here, results, out, begin)
+    _plot(results, out)
     print(f"\n{report.figures_table(results)}\n{out}/results.json, figures.md, tables.md")
 
 
@@ -118,16 +119,20 @@ def _redis(stack: ExitStack) -> int | None:
         return None
 
 
-def _run(place: Place, parts: Sequence[Part], results: Results, path: Path) -> None:
+def _run(place: Place, parts: Sequence[Part], results: Results, out: Path, begin: float) -> None:
+    scale = SCALES[results.scale]
     results.servers[place.kind] = place.version
     print(f"\n## {place.kind} {place.version}", flush=True)
     for part in parts:
-        begin = time.monotonic()
-        for comparison in part.work(place, SCALES[results.scale]):
+        start = time.monotonic()
+        if start - begin > scale.seconds:
+            print(f"({part.name}: left out, as the time is over)")
+            continue
+        for comparison in part.work(place, scale):
             results.add(comparison)
-            results.save(path)
+            _write(results, out)
             print(f"\n### {comparison.title}\n\n{report.comparison_table(comparison)}", flush=True)
-        print(f"({part.name}: {time.monotonic() - begin:.0f} s)", flush=True)
+        print(f"({part.name}: {time.monotonic() - start:.0f} s)", flush=True)
 
 
 def _write(results: Results, out: Path) -> None:
@@ -135,6 +140,9 @@ def _write(results: Results, out: Path) -> None:
     (out / "machine.md").write_text(report.about(results))
     (out / "figures.md").write_text(report.figures_table(results))
     (out / "tables.md").write_text(report.tables(results))
+
+
+def _plot(results: Results, out: Path) -> None:
     if is_installed("matplotlib"):
         plot(results, out)
     else:

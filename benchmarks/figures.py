@@ -73,6 +73,20 @@ FIGURES = (
         "REPLACE, bare cursor",
     ),
     Figure(
+        "one draw, counter layout, against the bare statement on both servers in turn",
+        0.9,
+        "draw",
+        "next_id, counter layout",
+        "UPDATE, bare cursors in turn",
+    ),
+    Figure(
+        "one draw, replace layout, against the bare `REPLACE` on both servers in turn",
+        0.92,
+        "draw",
+        "next_id, replace layout",
+        "REPLACE, bare cursors in turn",
+    ),
+    Figure(
         "one draw, counter layout, against Redis `INCR`",
         0.5,
         "draw",

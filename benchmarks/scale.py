@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["FULL", "QUICK", "SMOKE", "Scale"]
@@ -24,6 +25,7 @@ class Scale:
         delays: of a reply, in ms.
         index_rows: of the tables whose size and insert rate is compared.
         index_seconds: after which such a table grows no further.
+        seconds: after which no further part is begun.
     """
 
     rounds: int
@@ -38,6 +40,7 @@ class Scale:
     delays: tuple[float, ...]
     index_rows: int
     index_seconds: float
+    seconds: float = math.inf
 
 
 FULL = Scale(
@@ -60,13 +63,14 @@ QUICK = Scale(
     threads=(1, 8),
     processes=(1, 2),
     flushes=(1, 100),
-    rows=500,
-    parents=50,
-    transactions=50,
+    rows=200,
+    parents=20,
+    transactions=20,
     tasks=(1, 50),
     delays=(0.5, 5.0),
     index_rows=20_000,
     index_seconds=10.0,
+    seconds=200.0,
 )
 SMOKE = Scale(
     rounds=1,

@@ -90,6 +90,8 @@ class Stream:
 
     def take(self, n: int) -> list[Block]:
         """Up to ``n`` tickets, the oldest first."""
+        if not self._laid_out and not self._blocks:
+            return []
         with self._lock:
             self._drop_the_old(monotonic())
             laid_out = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]

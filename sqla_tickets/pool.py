@@ -278,10 +278,12 @@ class TicketPool:
             raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
         stream = self._stream(name)
         blocks = stream.take(n)
-        in_hand = count(blocks)
+        total = in_hand = count(blocks) if blocks else 0
         try:
-            while (missing := n - count(blocks)) > 0:
-                blocks += prefetch.draw(self, name, stream, missing, bounds)
+            while total < n:
+                drawn = prefetch.draw(self, name, stream, n - total, bounds)
+                blocks += drawn
+                total += count(drawn)
         except BaseException:
             if self._stream(name) is stream:
                 stream.put(blocks)  # nobody has seen them
@@ -290,8 +292,9 @@ class TicketPool:
             self._stream(name) is not stream
         ):  # a fork, and they are the parent's; or they were dropped
             return self.reserve_for(name, n, bounds)
-        blocks, left = divide(blocks, n)
-        stream.put(left)
+        if total > n:
+            blocks, left = divide(blocks, n)
+            stream.put(left)
         if in_hand and bounds != (1, 1):
             prefetch.fetch(self, name, stream, bounds)
         return [block.tickets for block in blocks]

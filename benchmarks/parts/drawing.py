@@ -20,8 +20,10 @@ def single(place: Place, scale: Scale) -> Iterator[Comparison]:
     """One id at a time: each costs a round trip."""
     names = (
         "next_id, counter layout",
+        "UPDATE, bare cursors in turn",
         "UPDATE, bare cursor",
         "next_id, replace layout",
+        "REPLACE, bare cursors in turn",
         "REPLACE, bare cursor",
         "Flickr's statements, Engine",
         "SQLAlchemy's sharding example",

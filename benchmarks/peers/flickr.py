@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
 
 import pymysql
 from pymysql.cursors import Cursor
@@ -11,7 +13,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from benchmarks.place import Place
 
-__all__ = ["bare_cursor", "bare_replace", "two_statements"]
+__all__ = ["bare_cursor", "bare_replace", "bare_replaces", "two_statements"]
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS {name} (
@@ -41,22 +43,32 @@ def two_statements(place: Place) -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def bare_replace(place: Place) -> Iterator[Callable[[], int]]:
-    """The first statement alone, whose answer has the id in it."""
+    """The first statement alone, whose answer has the id in it, on the first server."""
     with bare_cursor(place) as cursor:
         cursor.execute(_TABLE.format(name="bare_replaced"))
-
-        def draw() -> int:
-            cursor.execute("REPLACE INTO bare_replaced (stub) VALUES ('a')")
-            assert cursor.lastrowid
-            return cursor.lastrowid
-
-        yield draw
+        yield partial(_replace, cursor)
 
 
 @contextmanager
-def bare_cursor(place: Place) -> Iterator[Cursor]:
-    """A cursor of PyMySQL's in autocommit on the first ticket server."""
-    url = make_url(place.tickets[0])
+def bare_replaces(place: Place) -> Iterator[Callable[[], int]]:
+    """The same on both servers in turn, as Flickr's clients asked them."""
+    with bare_cursor(place, 0) as first, bare_cursor(place, 1) as second:
+        for cursor in (first, second):
+            cursor.execute(_TABLE.format(name="bare_replaced"))
+        cursors = cycle((first, second))
+        yield lambda: _replace(next(cursors))
+
+
+def _replace(cursor: Cursor) -> int:
+    cursor.execute("REPLACE INTO bare_replaced (stub) VALUES ('a')")
+    assert cursor.lastrowid
+    return cursor.lastrowid
+
+
+@contextmanager
+def bare_cursor(place: Place, server: int = 0) -> Iterator[Cursor]:
+    """A cursor of PyMySQL's in autocommit on one of the ticket servers."""
+    url = make_url(place.tickets[server])
     connection = pymysql.connect(
         host=url.host,
         port=url.port or 3306,

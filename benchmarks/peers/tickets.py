@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
 from typing import Literal
+
+from pymysql.cursors import Cursor
 
 from benchmarks.peers.flickr import bare_cursor
 from benchmarks.place import Place
 from sqla_tickets import TicketPool, TicketSequence
 
-__all__ = ["bare_update", "block", "counter", "replace"]
+__all__ = ["bare_update", "bare_updates", "block", "counter", "replace"]
 
 
 @contextmanager
@@ -20,7 +24,7 @@ def _opened(
     with TicketPool(list(place.tickets)) as pool:
         pool.create_table(name, layout=layout)
         sequence = TicketSequence(name, block=block)
-        yield lambda: pool.next_id(sequence)
+        yield partial(pool.next_id, sequence)
 
 
 @contextmanager
@@ -43,14 +47,27 @@ def block(place: Place) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def bare_update(place: Place) -> Iterator[Callable[[], int]]:
-    """The counter layout's one statement, with nothing around it."""
+    """The counter layout's one statement, with nothing around it, on the first server."""
+    _create_counters(place)
+    with bare_cursor(place) as cursor:
+        yield partial(_raise_counter, cursor)
+
+
+@contextmanager
+def bare_updates(place: Place) -> Iterator[Callable[[], int]]:
+    """The same on both servers in turn, as the pool asks them: neither is as warm as a single one."""
+    _create_counters(place)
+    with bare_cursor(place, 0) as first, bare_cursor(place, 1) as second:
+        cursors = cycle((first, second))
+        yield lambda: _raise_counter(next(cursors))
+
+
+def _create_counters(place: Place) -> None:
     with TicketPool(list(place.tickets)) as pool:
         pool.create_table("bare_counted", layout="counter")
-    with bare_cursor(place) as cursor:
 
-        def draw() -> int:
-            cursor.execute("UPDATE bare_counted SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'")
-            assert cursor.lastrowid
-            return cursor.lastrowid
 
-        yield draw
+def _raise_counter(cursor: Cursor) -> int:
+    cursor.execute("UPDATE bare_counted SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'")
+    assert cursor.lastrowid
+    return cursor.lastrowid
