@@ -59,7 +59,11 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
     measured: list[str] = []
 
     def side(name: str) -> Side:
-        return Side(name, lambda: float(measured.append(name) is None))
+        def take() -> float:
+            measured.append(name)
+            return 1.0
+
+        return Side(name, take)
 
     done = compare("key", "", "", "", [side("one"), side("two")], rounds=3)
     assert [len(row.values) for row in done.rows] == [3, 3]
