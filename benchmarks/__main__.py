@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
@@ -17,7 +18,7 @@ from benchmarks.place import Place, open_place, redis_port
 from benchmarks.plots import plot
 from benchmarks.results import OtherMachine, Results
 from benchmarks.run import Part
-from benchmarks.scale import FULL, QUICK, SMOKE
+from benchmarks.scale import FULL, QUICK, SMOKE, Scale
 from tests.servers import KINDS, Fleet
 from tests.servers.base import ServerMissing
 
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     results = _earlier(Results(options.scale), out / "results.json", fresh=options.fresh)
     begin = time.monotonic()
+    scale = SCALES[options.scale]
+    scale = replace(scale, rounds=options.rounds or scale.rounds)
     parts = [PARTS[name] for name in options.parts]
     seed = options.seed or random.randrange(2**32)
     random.seed(seed)
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"\n{kind}: left out: {missing}")
                 continue
             if place is not None:
-                _run(place, here, results, out, begin)
+                _run(place, here, scale, results, out, begin)
     _plot(results, out)
     print(f"\n{report.figures_table(results)}\n{out}/results.json, figures.md, tables.md")
 
@@ -86,6 +89,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"folder of the results, which are added to those there (default: {DOCS}, or {BUILD}"
         " unless the scale is full)",
     )
+    parser.add_argument("--rounds", type=int, help="of each comparison, instead of the scale's")
     parser.add_argument("--fresh", action="store_true", help="forget the results that are there")
     parser.add_argument("--seed", type=int, help="of the order of the rounds")
     return parser.parse_args(arguments)
@@ -119,8 +123,14 @@ def _redis(stack: ExitStack) -> int | None:
         return None
 
 
-def _run(place: Place, parts: Sequence[Part], results: Results, out: Path, begin: float) -> None:
-    scale = SCALES[results.scale]
+def _run(
+    place: Place,
+    parts: Sequence[Part],
+    scale: Scale,
+    results: Results,
+    out: Path,
+    begin: float,
+) -> None:
     results.servers[place.kind] = place.version
     print(f"\n## {place.kind} {place.version}", flush=True)
     for part in parts:
@@ -143,10 +153,12 @@ def _write(results: Results, out: Path) -> None:
 
 
 def _plot(results: Results, out: Path) -> None:
-    if is_installed("matplotlib"):
-        plot(results, out)
-    else:
+    if not is_installed("matplotlib"):
         print("\nmatplotlib is not installed: no plots")
+        return
+    drawn = plot(results, out)
+    images = [f"![{about}](performance/{path.name})\n" for path, about in drawn.items()]
+    (out / "plots.md").write_text("\n".join(images))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from itertools import repeat
 __all__ = ["Comparison", "Row", "Side", "compare", "in_threads", "rate_of", "timed"]
 
 #: Seconds after which no further round of a comparison begins.
-LONGEST = 300.0
+LONGEST = 120.0
 
 
 @dataclass(frozen=True)

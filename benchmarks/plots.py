@@ -17,18 +17,19 @@ __all__ = ["plot"]
 SERVERS = ("mysql", "mariadb", "postgresql", "sqlite")
 
 
-def plot(results: Results, folder: Path) -> list[Path]:
-    """Draw what was measured as SVG files; those that there are."""
+def plot(results: Results, folder: Path) -> dict[Path, str]:
+    """Draw what was measured as SVG files; those that could be drawn, and what they show."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "sqla_tickets"  # equal figures make equal files
-    drawn = []
-    for name, draw in (("ids", _ids), ("rows", _rows)):
-        path = folder / f"{name}.svg"
-        if _save(results, path, draw):
-            drawn.append(path)
-    return drawn
+    plots = (
+        ("ids.svg", "Ids a second over threads, by where they come from", _ids),
+        ("rows.svg", "Rows a second over the delay of the network, by their keys", _rows),
+    )
+    return {
+        folder / name: about for name, about, draw in plots if _save(results, folder / name, draw)
+    }
 
 
 def _save(results: Results, path: Path, draw: object) -> bool:

@@ -44,7 +44,7 @@ class Scale:
 
 
 FULL = Scale(
-    rounds=15,
+    rounds=11,
     slice=0.25,
     threads=(1, 2, 4, 8, 16, 32, 64),
     processes=(1, 2, 4, 8),

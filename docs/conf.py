@@ -11,7 +11,8 @@ release = importlib.metadata.version("sqla-tickets")
 version = release
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+# What the benchmarks write is included by performance.md.
+exclude_patterns = ["_build", "performance/*.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 

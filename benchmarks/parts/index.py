@@ -1,82 +1,116 @@
 """What a key does to a large table: how large its indexes become, and how fast rows still go in.
 
-A secondary index of InnoDB's holds the primary key of each row once more. Each table grows alone, one after the
-other, as together they would share the buffer pool.
+A secondary index of InnoDB's holds the primary key of each row once more. The rows are sent by the driver alone, so
+that the server is what is measured; each table grows by itself, as together they would share the buffer pool.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from random import Random
 
-from sqlalchemy import BigInteger, Column, Engine, Index, Table, create_engine, insert, text
+from pymysql.cursors import Cursor
 
 from benchmarks.harness import Comparison, Row
-from benchmarks.keys import Models, keys_of
+from benchmarks.peers import is_installed
+from benchmarks.peers.flickr import bare_cursor
+from benchmarks.peers.in_process import UUID7, new_uuid7
 from benchmarks.place import Place
 from benchmarks.scale import Scale
+from sqla_tickets import TicketPool
 
 __all__ = ["index"]
 
 #: Rows of one INSERT and its transaction.
 AT_ONCE = 10_000
-_KEYS = ("TicketSequence", "AUTO_INCREMENT", "UUIDv7", "UUIDv4", "Snowflake")
+_TABLE = """
+CREATE TABLE {name} (id {type} NOT NULL {counts} PRIMARY KEY, title varchar(50), owner bigint, KEY (owner))
+ENGINE=InnoDB
+"""
+NewIds = Callable[[int], "list[object]"]
 
 
 def index(place: Place, scale: Scale) -> Iterator[Comparison]:
     """One table for each kind of key."""
-    engine = create_engine(place.app)
-    rate = Comparison("index rate", place.kind, "Insert rate of a growing table", "rows/s", [])
-    size = Comparison(
-        "index size", place.kind, "Size of the table (less is better)", "bytes/row", []
-    )
-    with keys_of(place, *_KEYS) as keys:
-        for name, made in keys.items():
-            table = _with_owner(made)
-            table.create(engine)
-            rows, last = _grow(engine, table, scale)
+    title = "A growing table: the last tenth of its rows"
+    rate = Comparison("index rate", place.kind, title, "rows/s", [])
+    title = "The same table with its indexes (less is better)"
+    size = Comparison("index size", place.kind, title, "bytes/row", [])
+    with ExitStack() as stack:
+        pool = stack.enter_context(TicketPool(list(place.tickets)))
+        pool.create_table("large")
+        cursor = stack.enter_context(bare_cursor(place))
+        for number, (name, type_, new_ids) in enumerate(_keys(place, pool)):
+            table = f"large_{number}"
+            counts = "" if new_ids else "AUTO_INCREMENT"
+            cursor.execute(_TABLE.format(name=table, type=type_, counts=counts))
+            rows, last = _grow(cursor, table, new_ids, scale)
             rate.rows.append(Row(name, [last]))
-            size.rows.append(Row(name, [_bytes(engine, table) / rows]))
-            rate.notes.append(f"{name}: {rows:,} rows; the rate is that of the last tenth")
-            table.drop(engine)
-    engine.dispose()
+            size.rows.append(Row(name, [_bytes(cursor, table) / rows]))
+            rate.notes.append(f"{name}: {rows:,} rows")
+            cursor.execute(f"DROP TABLE {table}")
     yield rate
     yield size
 
 
-def _with_owner(made: Models) -> Table:
-    table: Table = made.photo.__table__
-    owner = Column("owner", BigInteger)
-    table.append_column(owner)
-    Index(f"{table.name}_owner", owner)
-    return table
+def _keys(place: Place, pool: TicketPool) -> Iterator[tuple[str, str, NewIds | None]]:
+    """Names, column types and generators; None for the server's own."""
+    of_uuids = "uuid" if place.kind == "mariadb" else "char(32)"
+
+    def tickets(n: int) -> list[object]:
+        return list(itertools.chain.from_iterable(pool.reserve("large", n)))
+
+    yield "TicketSequence", "bigint", tickets
+    yield "AUTO_INCREMENT", "bigint", None
+    if is_installed(UUID7):
+        yield f"UUIDv7, {of_uuids}", of_uuids, _hexes(new_uuid7())
+        yield "UUIDv7, binary(16)", "binary(16)", _bytes_of(new_uuid7())
+    yield f"UUIDv4, {of_uuids}", of_uuids, _hexes(uuid.uuid4)
+    yield "UUIDv4, binary(16)", "binary(16)", _bytes_of(uuid.uuid4)
 
 
-def _grow(engine: Engine, table: Table, scale: Scale) -> tuple[int, float]:
+def _hexes(new: Callable[[], uuid.UUID]) -> NewIds:
+    return lambda n: [new().hex for _ in range(n)]
+
+
+def _bytes_of(new: Callable[[], uuid.UUID]) -> NewIds:
+    return lambda n: [new().bytes for _ in range(n)]
+
+
+def _grow(cursor: Cursor, table: str, new_ids: NewIds | None, scale: Scale) -> tuple[int, float]:
     """Rows in the table, and how many a second the last tenth of them were."""
     owners = Random(1)
     end = time.monotonic() + scale.index_seconds
     at_once = min(AT_ONCE, scale.index_rows)
     times: list[float] = []
+    # the form that the driver makes one INSERT of
+    columns = (
+        "(id, title, owner) VALUES (%s, %s, %s)" if new_ids else "(title, owner) VALUES (%s, %s)"
+    )
     while len(times) * at_once < scale.index_rows and time.monotonic() < end:
-        rows = [{"title": "t", "owner": owners.randrange(1_000_000)} for _ in range(at_once)]
+        some = [owners.randrange(1_000_000) for _ in range(at_once)]
+        values = [("t", owner) for owner in some]
+        rows: list[tuple[object, ...]] = [*values]
+        if new_ids:
+            rows = [(new, *value) for new, value in zip(new_ids(at_once), values, strict=True)]
         start = time.perf_counter()
-        with engine.begin() as connection:
-            connection.execute(insert(table), rows)
+        cursor.executemany(f"INSERT INTO {table} {columns}", rows)
         times.append(time.perf_counter() - start)
     last = times[-max(1, len(times) // 10) :]
     return len(times) * at_once, len(last) * at_once / sum(last)
 
 
-def _bytes(engine: Engine, table: Table) -> int:
-    with engine.connect() as connection:
-        connection.execute(text(f"ANALYZE TABLE {table.name}")).all()
-        found = connection.execute(
-            text(
-                "SELECT data_length + index_length FROM information_schema.tables"
-                " WHERE table_schema = DATABASE() AND table_name = :name"
-            ),
-            {"name": table.name},
-        ).scalar_one()
+def _bytes(cursor: Cursor, table: str) -> int:
+    cursor.execute(f"ANALYZE TABLE {table}")
+    cursor.fetchall()
+    cursor.execute(
+        "SELECT data_length + index_length FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = %s",
+        [table],
+    )
+    ((found,),) = cursor.fetchall()
     return int(found)

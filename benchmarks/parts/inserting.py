@@ -19,10 +19,10 @@ __all__ = ["children", "core", "flushes", "over_network", "transactions"]
 
 #: One INSERT, or more, for each row: looked at with fewer of them.
 _SLOW = ("SQLAlchemy's sharding example", "Redis INCR")
+#: What is looked at where a round takes long.
+_FEW = ("TicketSequence", "ids from a range", "AUTO_INCREMENT")
 _KEYS = (
-    "TicketSequence",
-    "ids from a range",
-    "AUTO_INCREMENT",
+    *_FEW,
     "AUTO_INCREMENT, no RETURNING",
     "Sequence",
     "UUIDv4",
@@ -71,9 +71,12 @@ def _rows(name: str, n: int) -> int:
 
 def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
     """Objects of one class, added and committed."""
-    with _tables(place, *_KEYS, *_SLOW) as (engine, keys):
+    with _tables(place, *_KEYS, *_SLOW) as (engine, all_keys):
         for n in sorted({*scale.flushes, scale.rows}):
             key = "flush" if n == scale.rows else f"flush {n}"
+            keys = all_keys
+            if n >= scale.rows:
+                keys = {name: made for name, made in all_keys.items() if name in _FEW}
             yield compare(
                 key,
                 place.kind,
@@ -87,7 +90,7 @@ def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
 def children(place: Place, scale: Scale) -> Iterator[Comparison]:
     """Parents, each with ten children."""
     n = scale.parents
-    with _tables(place, *_KEYS) as (engine, keys):
+    with _tables(place, *_FEW, "UUIDv7") as (engine, keys):
         sides = [
             Side(name, timed(_rows_of(_flush(engine, partial(made.albums, n, 10)), 11)))
             for name, made in keys.items()
@@ -137,17 +140,17 @@ _SINGLE_ROWS = (
 
 def transactions(place: Place, scale: Scale) -> Iterator[Comparison]:
     """One object, one commit."""
-    yield _single_rows(place, scale, "transactions", "", _SINGLE_ROWS)
+    yield _single_rows(place, scale, "transactions", "", _SINGLE_ROWS, scale.transactions)
 
 
 def _single_rows(
-    place: Place, scale: Scale, key: str, where: str, names: Sequence[str]
+    place: Place, scale: Scale, key: str, where: str, names: Sequence[str], n: int
 ) -> Comparison:
     with _tables(place, *names) as (engine, keys):
 
         def one_by_one(models: Models) -> Callable[[], int]:
             work = _flush(engine, lambda: models.photos(1))
-            return lambda: sum(work() for _ in range(scale.transactions))
+            return lambda: sum(work() for _ in range(n))
 
         sides = [Side(name, timed(one_by_one(made))) for name, made in keys.items()]
         title = f"ORM: transactions of a single row{where}"
@@ -176,7 +179,7 @@ def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
                 ],
                 rounds=rounds,
             )
-            with _tables(far, *_FAR_FLUSH) as (engine, keys):
+            with _tables(far, *_FEW) as (engine, keys):
                 yield compare(
                     f"flush{where}",
                     place.kind,
@@ -185,8 +188,5 @@ def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
                     _flush_sides(engine, keys, scale.rows),
                     rounds=rounds,
                 )
-            fewer = _SINGLE_ROWS[:5]
-            yield _single_rows(far, scale, f"transactions{where}", where, fewer)
-
-
-_FAR_FLUSH = ("TicketSequence", "ids from a range", "AUTO_INCREMENT", "Sequence", "UUIDv7")
+            key, n = f"transactions{where}", max(1, scale.transactions // 10)
+            yield _single_rows(far, scale, key, where, _SINGLE_ROWS[:5], n)
