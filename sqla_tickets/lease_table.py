@@ -69,8 +69,6 @@ _nodes = Table(
     Column("lasts", BigInteger, nullable=False),
     Column("expires", BigInteger, nullable=False),
     Column("horizon", BigInteger, nullable=False),
-    mysql_engine="InnoDB",
-    mariadb_engine="InnoDB",
     comment="node numbers leased by sqla_tickets: never delete a row",
 )
 
@@ -167,6 +165,8 @@ def _is_own(place: Place) -> ColumnElement[bool]:
 
 def create(cursor: DBAPICursor, place: Place) -> None:
     """Create the table, unless it is there."""
+    if place.dialect.name in ("mysql", "mariadb"):  # said above, it would import their dialects
+        _nodes.dialect_kwargs[f"{place.dialect.name}_engine"] = "InnoDB"
     _send(cursor, place, CreateTable(_nodes, if_not_exists=True))
 
 
