@@ -7,6 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
+from . import tables
 from .aio import pause
 from .errors import (
     GivenUp,
@@ -23,6 +24,7 @@ from .statements import largest_ticket
 
 if TYPE_CHECKING:
     from .connections import Connection
+    from .layouts import Layout
     from .server import TicketServer, TicketTable
 
 __all__ = ["draw"]
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 #: How often one draw is sent to one server while deadlocks and lock waits are all that happens.
 ATTEMPTS: Final = 10
+#: Seconds without a draw after which a table is met anew: others may know better by now.
+IDLE: Final = 30.0
 #: How often one draw looks again at a table whose columns are not what they were a moment ago.
 LOOKS: Final = 5
 
@@ -66,13 +70,13 @@ def _attempt(
         raise _silent(server, table, flight, connection.reused)
     layout = table.layout if table.name in connection.known_tables else None
     try:
-        if layout is None:
-            layout = server.find(connection, table)
-            flight.board(connection)  # looking at a table takes longer than a draw
-        if table.epoch != server.epoch:
+        if table.epoch != server.epoch or flight.since - max(table.answered, table.met) > IDLE:
             flight.leave()  # others are waited for
             server.meet(table)
-            flight.board(connection)
+            layout = None
+        if layout is None:
+            layout = _look(server, connection, table)
+            flight.board(connection)  # looking at a table takes longer than a draw
         before = table.high_water
         _see_that_they_fit(server, table, n)
         blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
@@ -105,6 +109,21 @@ def _attempt(
         met.append(Fault.MISSING)
         return None
     return _accept(server, table, blocks, before)
+
+
+def _look(server: TicketServer, connection: Connection, table: TicketTable) -> Layout:
+    """Find out how a table is drawn from, and that its next ticket is a new one.
+
+    That is told without drawing: whoever is refused must not bring an old number nearer to those
+    that nobody has told of yet.
+    """
+    known = table.high_water
+    layout = server.find(connection, table)
+    if table.stood < known:
+        follows = tables.follows(connection.cursor, server.place, table.name, layout.name)
+        if follows is not None and follows <= known:
+            raise _set_back(server, table, known, follows)
+    return layout
 
 
 def _connect(server: TicketServer, table: TicketTable, flight: Flight) -> Connection:
@@ -191,10 +210,7 @@ def _accept(
             taken_over = "did a cluster take over its auto_increment_increment and offset?"
             raise _violated(server, table, expected, f"{block[0]}: {taken_over}")
         if block[0] <= last:
-            set_back = "was it restored from a backup, promoted, truncated or altered?"
-            known = " as its peers know" if last == table.mark else ""
-            expected = f"a ticket above {last}, which it had issued before{known}"
-            raise _violated(server, table, expected, f"{block[0]}: {set_back}")
+            raise _set_back(server, table, last, block[0])
         last = block[-1]
     if last > largest_ticket(64):
         raise server.failed(table.name, Fault.EXHAUSTED, None)
@@ -202,13 +218,25 @@ def _accept(
     return blocks
 
 
+def _set_back(server: TicketServer, table: TicketTable, last: int, found: int) -> TicketViolation:
+    expected = f"a ticket above {last}, which it had issued before"
+    if last == table.mark:
+        before = (
+            "as it was set back before" if server.is_alarm(last) else "which it had issued before"
+        )
+        expected = f"a ticket above {last}, {before}, as its peers know"
+    why = "was it restored from a backup, promoted, truncated or altered?"
+    return _violated(server, table, expected, f"{found}: {why}", server.distrust(table, last))
+
+
 def _violated(
-    server: TicketServer, table: TicketTable, expected: str, found: str
+    server: TicketServer, table: TicketTable, expected: str, found: str, least: int = 0
 ) -> TicketViolation:
     error = TicketViolation(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
         f" {found} None of this draw is used, and the table is not drawn from again by this"
-        " process. Raise it above every id ever issued before clients may use it."
+        " process. Raise it above every id ever issued"
+        f"{f', {least} at least,' if least else ''} before clients may use it."
     )
     server.quarantine(table, error)
     return error

@@ -156,6 +156,10 @@ class Marks:
         if time.monotonic() >= self._due:
             self.begin_to_write(server)
 
+    def is_of_former_life(self, server: TicketServer, table: TicketTable) -> bool:
+        """Whether the sequence was dropped and created anew since this process has drawn from a table."""
+        return any(k.ends_at(server, table) >= table.high_water for k in self._peers_of(server))
+
     def begin_to_write(self, server: TicketServer) -> None:
         """Begin to write what is new to all servers that are well.
 
@@ -227,8 +231,11 @@ class _Keeper:
     def __init__(self, server: TicketServer, stride: int) -> None:
         self.server, self.offset, self._stride = server, server.offset or 0, stride
         self._keeps_none_until = 0.0
+        self._met: set[tuple[int, str]] = set()
         self._tokens: dict[tuple[int, str], int] = {}
         self._written: dict[tuple[int, str], int] = {}
+        self._ends: dict[tuple[int, str], int] = {}
+        self._epoch = server.epoch
         self._lock = threading.Lock()
         self.forget_parent()
 
@@ -277,6 +284,9 @@ class _Keeper:
 
     def begin_to_write(self, issuers: list[TicketServer]) -> None:
         """Begin to write the marks of ``issuers``, unless it is done at the moment."""
+        if self._epoch != self.server.epoch:  # it may have lost what was written before
+            self._epoch = self.server.epoch
+            self._met.clear()
         if not (self._unmet(issuers) or self._news(issuers)):
             return
         with self._lock:
@@ -294,9 +304,16 @@ class _Keeper:
             unmet = self._unmet(issuers)
             if unmet:
                 self.read(unmet)
-            self.write(self._news(issuers))
+            news = self._news(issuers)
+            if self.write([(i.offset or 0, table.name, number) for i, table, number in news]):
+                # others may know more: of a server set back while it ran, of two primaries
+                self.read([(issuer, table) for issuer, table, _ in news])
         finally:
             self._dead = 0.0
+
+    def ends_at(self, server: TicketServer, table: TicketTable) -> int:
+        """Up to where this process knows a table from a former life of its sequence; -1 if it does not."""
+        return self._ends.get((server.offset or 0, table.name), -1)
 
     def _unmet(self, issuers: list[TicketServer]) -> list[tuple[TicketServer, TicketTable]]:
         """The tables that were drawn from before this server could tell its marks."""
@@ -304,21 +321,21 @@ class _Keeper:
             (issuer, table)
             for issuer in issuers
             for table in issuer.known_tables()
-            if table.draws and (issuer.offset, table.name) not in self._tokens
+            if table.draws and (issuer.offset, table.name) not in self._met
         ]
 
-    def _news(self, issuers: list[TicketServer]) -> list[tuple[int, str, int]]:
+    def _news(self, issuers: list[TicketServer]) -> list[tuple[TicketServer, TicketTable, int]]:
         return [
-            (issuer.offset or 0, table.name, table.high_water)
+            (issuer, table, table.high_water)
             for issuer in issuers
             for table in issuer.known_tables()
             if table.draws
-            and (issuer.offset, table.name) in self._tokens
+            and (issuer.offset, table.name) in self._met
             and table.high_water > self._written.get((issuer.offset or 0, table.name), 0)
         ]
 
-    def write(self, news: list[tuple[int, str, int]], *, patient: bool = False) -> None:
-        """Raise the marks of sequences whose tokens are known.
+    def write(self, news: list[tuple[int, str, int]], *, patient: bool = False) -> bool:
+        """Raise the marks of sequences whose tokens are known; whether there was one, and it worked.
 
         Args:
             news: offsets, sequences and numbers.
@@ -329,6 +346,7 @@ class _Keeper:
             for offset, name, number in news
             if (offset, name) in self._tokens
         )
+        done = bool(marks)
         for start in range(0, len(marks), AT_ONCE):
             part = marks[start : start + AT_ONCE]
 
@@ -337,6 +355,9 @@ class _Keeper:
 
             if self._do(write, patient=patient):
                 self._written.update({(m.offset, m.sequence): m.number for m in part})
+            else:
+                done = False
+        return done
 
     # -- reading
 
@@ -354,10 +375,14 @@ class _Keeper:
             return
         for issuer, table in tables:
             key = issuer.offset or 0, table.name
-            mark = found.get(key)
-            self._tokens[key] = mark.token if mark else 0
-            self._written[key] = mark.number if mark else 0
-            issuer.learn(table, self._written[key])
+            own = self._tokens.get(key, 0)  # marks that were lost are written again as they were
+            token, number = (found[key].token, found[key].number) if key in found else (own, 0)
+            if self._tokens.setdefault(key, token) != token:
+                self._tokens[key], self._ends[key] = token, table.high_water
+            # what was drawn in a former life is not to be written on this one
+            self._written[key] = max(number, self._ends.get(key, 0))
+            self._met.add(key)
+            issuer.learn(table, number)
 
     def prepare(self, name: str, rows: list[Mark]) -> int:
         """Make the table of marks, where it is missing, and rows for a sequence that has none."""
@@ -387,11 +412,14 @@ class _Keeper:
         self._do(delete, patient=True)
 
     def forget(self, name: str, server: TicketServer | None = None) -> None:
-        """Forget what this process knows of the marks of a sequence, those of one server or all."""
+        """Ask for the marks of one server's sequence again; of all of them, begin a new life."""
         for key in list(self._tokens):
             if key[1] == name and (server is None or key[0] == server.offset):
-                self._tokens.pop(key, None)
-                self._written.pop(key, None)
+                self._met.discard(key)
+                if server is None:
+                    self._tokens.pop(key, None)
+                    self._written.pop(key, None)
+                    self._ends.pop(key, None)
 
     # -- asking the server
 

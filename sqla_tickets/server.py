@@ -35,7 +35,7 @@ from .health import Breaker
 from .identity import Identity
 from .layouts import Layout, layout_of
 from .note import Note
-from .statements import CreateTicketTable
+from .statements import CreateTicketTable, largest_ticket
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -46,6 +46,9 @@ __all__ = ["TicketServer", "TicketTable"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+#: How many tickets of one server its peers may not know of yet, in all processes together.
+UNTOLD: Final = 100_000
 
 #: Async drivers without a read time-out.
 NEVER_TIMES_OUT: Final = ("aiomysql",)
@@ -63,7 +66,9 @@ class TicketTable:
             server's peers; 0 before the first.
         mark: the largest ticket that the server's peers have told of.
         write_at: the high water from which on the peers are to know it soon.
+        stood: the number that its row had when it was looked at last.
         epoch: in which of the server's it was met.
+        met: when, by ``time.monotonic()``.
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
@@ -76,7 +81,9 @@ class TicketTable:
     high_water: int = 0
     mark: int = 0
     write_at: int = 0
+    stood: int = 0
     epoch: int = 0
+    met: float = 0.0
     draws: int = 0
     errors: int = 0
     answered: float = 0.0
@@ -233,6 +240,7 @@ class TicketServer:
         if table.note is None:
             tables.check_residue(place, table.name, last)
         with self._lock:
+            table.stood = last
             table.high_water = max(table.high_water, last)
         found = table.layout
         if found is None or found.name != layout:
@@ -255,13 +263,31 @@ class TicketServer:
         epoch, marks = self.epoch, self._marks()
         if marks is not None:
             marks.meet(self, table)
-        table.epoch = epoch
+        table.epoch, table.met = epoch, time.monotonic()
 
     def learn(self, table: TicketTable, mark: int) -> None:
         """Take it from a peer that a ticket was issued: the next draws have to be above it."""
         with self._lock:
             table.mark = max(table.mark, mark)
             table.high_water = max(table.high_water, mark)
+
+    def distrust(self, table: TicketTable, last: int) -> int:
+        """Have every process refuse a table that was set back; returns above what it is to be raised.
+
+        Others may have drawn more than its peers were told of, and were killed. What is left to draw
+        is not to reach up to the marks, and then to those.
+        """
+        above = last + UNTOLD * self.place.stride + 1
+        bits = table.note.bits if table.note else 64
+        marks = self._marks()
+        is_of_now = marks is None or not marks.is_of_former_life(self, table)
+        if is_of_now and not self.is_alarm(last) and above < largest_ticket(bits):
+            self.learn(table, above)
+        return table.high_water
+
+    def is_alarm(self, mark: int) -> bool:
+        """Whether a mark is no ticket of this server, but what `distrust` made of one."""
+        return (mark - self.place.offset) % self.place.stride != 0
 
     def _warn_if_forgetful(self, connection: Connection) -> None:
         """Say once that a crash of this server can bring tickets back that it has issued."""

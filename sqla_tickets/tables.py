@@ -5,6 +5,7 @@ Plain statements over a cursor in autocommit. Nothing here draws a ticket.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sqlalchemy import ClauseElement, Dialect
@@ -23,7 +24,17 @@ from .statements import (
     SeedTicketTable,
 )
 
-__all__ = ["Place", "create", "drop", "exists", "find", "last_ticket", "look", "number"]
+__all__ = [
+    "Place",
+    "create",
+    "drop",
+    "exists",
+    "find",
+    "follows",
+    "last_ticket",
+    "look",
+    "number",
+]
 
 
 @dataclass(frozen=True)
@@ -205,6 +216,26 @@ def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> 
     _send(cursor, place, LastTicket(name, layout))
     rows = cursor.fetchall()
     return int(rows[0][0]) if rows else None
+
+
+def follows(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int | None:
+    """The least number that the next ticket can have, as the server itself knows it; None if unknown.
+
+    A plain SELECT may show less: a proxy that sends it to a replica, a row of Flickr's table that
+    was written by whoever drew earlier. Nor does information_schema know: it shows what was true a day
+    ago (MySQL manual 28.3.38, ``information_schema_stats_expiry``).
+    """
+    if layout == "counter":
+        statement = Compiled(LastTicket(name, layout), place.dialect)
+        lock = "" if place.dialect.name == "sqlite" else " FOR UPDATE"
+        cursor.execute(statement.text + lock, statement.parameters())
+        rows = cursor.fetchall()
+        return int(rows[0][0]) + 1 if rows else None
+    table = place.dialect.identifier_preparer.quote_identifier(name)
+    cursor.execute(f"SHOW CREATE TABLE {table}", ())
+    ((_, text),) = cursor.fetchall()
+    found = re.search(r"\bAUTO_INCREMENT=(\d+)", str(text))
+    return int(found[1]) if found else None
 
 
 def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> None:

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.checker import Event, Report, check
-from tests.chaos.nemesis import MISTAKES, OUTAGES, Nemesis, all_killed, cannot, name_of
+from tests.chaos.nemesis import (
+    MISTAKES,
+    NOTICED,
+    OUTAGES,
+    Nemesis,
+    all_killed,
+    cannot,
+    name_of,
+)
 from tests.chaos.site import Site
 from tests.chaos.workers import Workers
 from tests.chaos.workloads import WORKLOADS, Plan
@@ -85,6 +93,10 @@ class Act:
         counters = self.report.all
         if counters.unannounced:
             found.append(f"{counters.unannounced} duplicates that nothing was said of")
+        for noticed in map(name_of, NOTICED):
+            tickets = sum(n for (name, _), n in self.report.repeats.items() if name == noticed)
+            if tickets:
+                found.append(f"{tickets} duplicates after {noticed!r}")
         if counters.needless:
             found.append(f"{counters.needless} draws failed while a server served")
         if not counters.acknowledged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
 from sqla_tickets.note import LayoutName
+from sqla_tickets.statements import MARKS
 from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.workloads import SEQUENCES
 from tests.servers import MySQLLike
@@ -19,6 +21,8 @@ __all__ = ["Site", "Target"]
 DATABASE = "chaos"
 #: How far above the last known ticket a person raises a table that was set back.
 MARGIN = 1_000_000
+#: Seconds in which traffic tells a server what the other one has issued.
+TOLD_WITHIN = 6.0
 
 
 class Target:
@@ -52,6 +56,12 @@ class Target:
             cursor.execute(f"SELECT MAX(id) FROM {DATABASE}.{sequence}")
             row = cursor.fetchone()
         return int(row[0]) if row and row[0] else 0
+
+    def marks(self) -> dict[str, int]:
+        """What it knows of the other server, by sequence."""
+        with self.server.administrator() as cursor:
+            cursor.execute(f"SELECT sequence, mark FROM {DATABASE}.{MARKS}")
+            return {str(sequence): int(mark) for sequence, mark in cursor.fetchall()}
 
     def execute(self, *statements: str) -> None:
         """Run statements as the administrator, on the database."""
@@ -93,15 +103,22 @@ class Site:
             yield pool
 
     def last_tickets(self) -> dict[str, int]:
-        """The largest ticket of each sequence that any server shows."""
-        with self.pool() as pool:
-            for sequence in self.sequences:
-                pool.next_id(sequence)
-            found = pool.status()
+        """The largest ticket of each sequence that any server shows; nothing is drawn for it."""
         return {
-            sequence: max(s.last_ticket or 0 for s in found if s.sequence == sequence)
+            sequence: max(target.last_ticket(sequence) for target in self.targets)
             for sequence in self.sequences
         }
+
+    def has_told(self, target: Target, above: dict[str, int]) -> bool:
+        """Wait until the other server knows of later tickets, as it does after some seconds of traffic."""
+        (other,) = (each for each in self.targets if each is not target)
+        deadline = time.monotonic() + TOLD_WITHIN
+        while time.monotonic() < deadline:
+            marks = other.marks()
+            if all(marks.get(sequence, 0) > number for sequence, number in above.items()):
+                return True
+            time.sleep(0.05)
+        return False
 
     def repair(self, above: dict[str, int]) -> None:
         """Raise every table above what was issued, as the log message asks for."""

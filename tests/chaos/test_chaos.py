@@ -18,6 +18,7 @@ from sqla_tickets.note import LayoutName
 from tests.chaos import workloads
 from tests.chaos.checker import Event, Ledger, check
 from tests.chaos.journal import Journal
+from tests.chaos.nemesis import NOTICED, name_of
 from tests.chaos.run import Act, Settings, mistakes, outages
 from tests.chaos.site import Site
 from tests.chaos.table import text_of
@@ -43,10 +44,15 @@ def test_outages(
 
 
 @pytest.mark.soak
-def test_both_urls_on_one_server(servers: Borrower, capsys: pytest.CaptureFixture[str]) -> None:
-    site = Site([servers.mariadb(n) for n in range(2)], ["replace", "counter"])
-    only = frozenset({"both urls on one server"})
-    settings = Settings(SECONDS, random.randrange(2**32), pace=0.05, only=only)
+@pytest.mark.parametrize(
+    "only", [{"set to the beginning", "truncated"}, {"restored copy"}, {"both urls on one server"}]
+)
+def test_mistakes_that_are_noticed(
+    servers: Borrower, only: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert only <= set(map(name_of, NOTICED))
+    site = Site([servers.new_mariadb() for _ in range(2)], ["replace", "counter"])
+    settings = Settings(SECONDS + 4, random.randrange(2**32), pace=0.05, only=frozenset(only))
     assert_harmless(site, mistakes, settings, capsys)
 
 

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, make_url
 
-from sqla_tickets import TicketArgumentError, TicketError, TicketPool, TicketViolation, moves
+from sqla_tickets import (
+    TicketArgumentError,
+    TicketError,
+    TicketPool,
+    TicketViolation,
+    drawing,
+    moves,
+)
 from sqla_tickets.aio import pause
 from sqla_tickets.identity import SLACK
 from sqla_tickets.note import LayoutName
@@ -335,6 +342,161 @@ def test_a_server_that_was_set_back_while_its_peer_was_down(
         pool.next_id("photos")
         time.sleep(0.01)
     assert residues(pool.next_id("photos") for _ in range(4)) == {0}
+
+
+# -- and by those who know less than others
+
+
+def reached(url: URL) -> int:
+    """What the first server's table stands at."""
+    ((number,),) = run(url, "SELECT id FROM photos")
+    return int(str(number))
+
+
+def without_marks(pool: TicketPool) -> TicketPool:
+    """A pool as of a process that is killed before it has written anything."""
+    pool.marks.__dict__["drawn"] = lambda server, table: None
+    pool.marks.__dict__["flush"] = lambda: None
+    return pool
+
+
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_whoever_refuses_a_server_at_first_sight_does_not_draw_from_it(
+    ticket_urls: list[URL], open_pool: OpenPool, layout: LayoutName
+) -> None:
+    open_pool(ticket_urls).create_table("photos", layout=layout)
+    ids = of(draw_some(ticket_urls, 10), 1)
+    if layout == "counter":
+        run(ticket_urls[0], f"UPDATE photos SET id = {ids[-3]}")
+    else:
+        again = f"REPLACE INTO photos (id, stub) VALUES ({ids[-3]}, 'a')"
+        run(ticket_urls[0], "TRUNCATE TABLE photos", again)
+    for n in (1, 50):
+        pool = open_pool(ticket_urls)
+        with pytest.raises(TicketViolation, match="its peers know"):
+            pool.servers[0].draw("photos", n)
+        assert pool.next_id("photos") % 2 == 0
+    assert reached(ticket_urls[0]) == ids[-3]
+
+
+def test_what_only_killed_processes_have_drawn_is_not_drawn_again(
+    ticket_urls: list[URL], open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool, killed = open_pool(ticket_urls), without_marks(open_pool(ticket_urls))
+    pool.create_table("photos", layout="counter")
+    known = pool.servers[0].draw("photos", 20)[0][-1]
+    wait_for_mark(ticket_urls[1], 1, known)
+    lost = killed.servers[0].draw("photos", 100)[0][-1]
+    run(ticket_urls[0], f"UPDATE photos SET id = {known - 2}")
+    with pytest.raises(TicketViolation):
+        pool.servers[0].draw("photos", 50)
+    assert known < reached(ticket_urls[0]) < lost  # all that newcomers would look at
+    wait_for_mark(ticket_urls[1], 1, lost)
+    for _ in range(2):
+        later = open_pool(ticket_urls)
+        with pytest.raises(TicketViolation, match="set back before"):
+            later.servers[0].draw("photos", 1)
+    assert marks_on(ticket_urls[1])["photos", 1] < lost + 10**6  # no alarm raises another one
+    pool.raise_above("photos", 10**6)
+    assert min(draw_some(ticket_urls)) > 10**6
+
+
+def test_a_server_that_is_set_back_behind_a_process_that_lags(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    own = pool.servers[0].draw("photos", 5)[0][-1]
+    wait_for_mark(ticket_urls[1], 1, own)
+    own = pool.servers[0].draw("photos", 5)[0][-1]
+    last = max(of(draw_some(ticket_urls, 20), 1))
+    pool.marks.begin_to_write(pool.servers[1])
+    deadline = time.monotonic() + 20
+    while pool.servers[0].table("photos").mark < last:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    run(ticket_urls[0], f"UPDATE photos SET id = {own + 2}")
+    with pytest.raises(TicketViolation, match=r"its peers know"):
+        pool.servers[0].draw("photos", 1)
+
+
+def test_who_knows_a_former_life_of_a_sequence_raises_no_alarm_in_the_present_one(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, other = open_pool(ticket_urls), open_pool(ticket_urls)
+    old.create_table("photos", layout="counter")
+    for _ in range(2):
+        old.next_ids("photos", 100)
+    old.marks.flush()
+    other.drop_table("photos")
+    other.create_table("photos", layout="counter")
+    monkeypatch.setattr(drawing, "IDLE", 0.0)
+    for _ in range(2):
+        with pytest.raises(TicketViolation):
+            old.servers[0].draw("photos", 1)
+    old.dispose()
+    assert max(draw_some(ticket_urls)) < 100
+    assert max(marks_on(ticket_urls[1]).values()) < 100
+
+
+def test_a_process_that_has_been_idle_asks_the_peers_again(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    own = pool.servers[0].draw("photos", 5)[0][-1]
+    last = max(of(draw_some(ticket_urls, 20), 1))
+    run(ticket_urls[0], f"UPDATE photos SET id = {own + 2}")
+    assert own + 2 < last
+    monkeypatch.setattr(drawing, "IDLE", 0.0)
+    with pytest.raises(TicketViolation, match=r"its peers know"):
+        pool.servers[0].draw("photos", 1)
+
+
+# -- marks that were lost
+
+
+def test_marks_that_were_truncated_are_written_by_all(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    old, new = open_pool(ticket_urls), open_pool(ticket_urls)
+    old.create_table("photos", layout="counter")
+    some(old)
+    old.marks.flush()
+    run(ticket_urls[1], f"DELETE FROM {MARKS}")
+    new.servers[0].draw("photos", 1)
+    for pool in (old, new, old):
+        last = pool.servers[0].draw("photos", 1)[0][-1]
+        deadline = time.monotonic() + 20
+        while marks_on(ticket_urls[1]).get(("photos", 1), 0) < last:
+            assert time.monotonic() < deadline
+            pool.servers[0].draw("photos", 1)
+            pool.marks.begin_to_write(pool.servers[0])
+            time.sleep(0.01)
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_a_server_that_lost_its_marks_with_a_restart_is_told_again(
+    servers: Borrower, open_pool: OpenPool, ticket_kind: str
+) -> None:
+    _, second, urls = fresh_pair(servers, ticket_kind)
+    pool = open_pool(urls)
+    pool.create_table("albums", layout="counter")
+    pool.create_table("photos", layout="counter")
+    last = pool.servers[0].draw("albums", 50)[0][-1]
+    pool.dispose()
+    assert marks_on(urls[1])["albums", 1] == last
+    run(urls[1], f"UPDATE {MARKS} SET mark = 1")
+    time.sleep(SLACK + 1.5)
+    second.kill()
+    second.start()
+    deadline = time.monotonic() + 30
+    while marks_on(urls[1])["albums", 1] < last:
+        assert time.monotonic() < deadline
+        with suppress(TicketError):
+            pool.next_id("photos")
+        time.sleep(0.05)
 
 
 def on_its_own_way(route: Route, urls: list[URL], work: Callable[[TicketPool], None]) -> None:
@@ -662,10 +824,10 @@ def test_a_table_that_was_repaired_is_drawn_from_again(
         pool.unquarantine("photos")
     pool.unquarantine("photos", second)
     assert residues(pool.next_id("photos") for _ in range(4)) == {0}
-    pool.raise_above("photos", 1000)
+    pool.raise_above("photos", 10**6)
     pool.unquarantine("photos", first)
     later = some(pool)
-    assert min(later) > 1000
+    assert min(later) > 10**6
     assert_unique(ids + later)
     assert {record.breaker for record in pool.status()} == {"closed"}
 
