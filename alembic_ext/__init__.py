@@ -12,7 +12,10 @@ import alembic  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import plugin
 from .facade import (
     convert_ticket_table,
+    create_node_table,
+    create_shard_id_function,
     create_ticket_table,
+    drop_shard_id_function,
     drop_ticket_table,
     move_ticket_table,
     next_tickets,
@@ -22,7 +25,10 @@ from .facade import (
 
 __all__ = [
     "convert_ticket_table",
+    "create_node_table",
+    "create_shard_id_function",
     "create_ticket_table",
+    "drop_shard_id_function",
     "drop_ticket_table",
     "move_ticket_table",
     "next_tickets",

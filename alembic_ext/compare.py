@@ -39,6 +39,7 @@ from sqla_tickets.tombstones import Live
 
 from .ops import CreateTicketTableOp
 from .pools import pool_named, pools_of
+from .time_sorted import find_what_is_needed
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.autogenerate.api import AutogenContext
@@ -82,6 +83,7 @@ def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> Priorit
     found.sort(key=_place)
     upgrade_ops.ops[:0] = found
     _spare_ticket_tables(context, upgrade_ops, {each.name for each in declared.values()})
+    find_what_is_needed(context, upgrade_ops)
     return PriorityDispatchResult.CONTINUE
 
 

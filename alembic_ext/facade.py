@@ -15,10 +15,14 @@ from .ops import (
     RenameTicketTableOp,
     StartAbove,
 )
+from .time_sorted_ops import CreateNodeTableOp, CreateShardIdFunctionOp, DropShardIdFunctionOp
 
 __all__ = [
     "convert_ticket_table",
+    "create_node_table",
+    "create_shard_id_function",
     "create_ticket_table",
+    "drop_shard_id_function",
     "drop_ticket_table",
     "move_ticket_table",
     "next_tickets",
@@ -80,3 +84,18 @@ def next_tickets(name: str, n: int, *, pool: str | None = None) -> list[int]:
     """``op.next_tickets``: draw exactly ``n`` tickets."""
     tickets: list[int] = op.invoke(NextTicketsOp(name, n, pool=pool))
     return tickets
+
+
+def create_node_table(*, pool: str | None = None) -> None:
+    """``op.create_node_table``: create the table of node numbers on every ticket server."""
+    op.invoke(CreateNodeTableOp(pool=pool))
+
+
+def create_shard_id_function(name: str, *, shard: int) -> None:
+    """``op.create_shard_id_function``: create Instagram's function for a logical shard."""
+    op.invoke(CreateShardIdFunctionOp(name, shard=shard))
+
+
+def drop_shard_id_function(name: str, *, shard: int) -> None:
+    """``op.drop_shard_id_function``: drop it, and its sequence."""
+    op.invoke(DropShardIdFunctionOp(name, shard=shard))

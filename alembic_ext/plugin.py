@@ -32,7 +32,7 @@ def register() -> Exception | None:
         What went wrong, which was logged as well; None when all is well.
     """
     try:
-        for module in ("ops", "impl", "render", "compare"):
+        for module in ("ops", "impl", "render", "time_sorted_ops", "compare", "time_sorted"):
             importlib.import_module(f"alembic_ext.{module}")  # which registers what is in it
     except Exception as error:
         log.exception("ticket tables are left out of the migrations")

@@ -96,6 +96,7 @@ from .errors import (
 from .pool import TicketPool
 from .sequence import TicketSequence
 from .server import TicketServer
+from .shard_function import ShardIdFunction
 from .snowflake import Snowflakes, SnowflakeSequence
 from .status import TicketStatus
 
@@ -111,6 +112,7 @@ __all__ = [
     "NoNodeLeft",
     "NoTicketPool",
     "NoTicketServer",
+    "ShardIdFunction",
     "SnowflakeSequence",
     "Snowflakes",
     "TicketArgumentError",

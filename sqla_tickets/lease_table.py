@@ -17,6 +17,7 @@ from sqlalchemy import (
     ClauseElement,
     Column,
     ColumnElement,
+    Dialect,
     MetaData,
     String,
     Table,
@@ -43,6 +44,7 @@ __all__ = [
     "claim",
     "claim_new",
     "create",
+    "creation",
     "drop",
     "free",
     "highest",
@@ -168,6 +170,11 @@ def create(cursor: DBAPICursor, place: Place) -> None:
     if place.dialect.name in ("mysql", "mariadb"):  # said above, it would import their dialects
         _nodes.dialect_kwargs[f"{place.dialect.name}_engine"] = "InnoDB"
     _send(cursor, place, CreateTable(_nodes, if_not_exists=True))
+
+
+def creation(dialect: Dialect) -> str:
+    """What `create` sends."""
+    return str(CreateTable(_nodes, if_not_exists=True).compile(dialect=dialect)).strip()
 
 
 def drop(cursor: DBAPICursor, place: Place) -> None:
