@@ -6,8 +6,7 @@ server that was started again may have lost what it did last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -29,8 +28,7 @@ _POSTGRESQL = (
 )
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """One run of one database server.
 
     Attributes:

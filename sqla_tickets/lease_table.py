@@ -9,8 +9,7 @@ it: their horizon, for the case that a peer is set back to an older state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -75,8 +74,7 @@ _nodes = Table(
 )
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One number as its server has it.
 
     Attributes:
@@ -100,8 +98,7 @@ class Row:
     now: int
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """What a process writes into the row of a number that it takes.
 
     Attributes:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
@@ -38,8 +37,7 @@ T = TypeVar("T")
 MARGIN: Final = 10_000
 
 
-@dataclass(frozen=True)
-class _Site:
+class _Site(NamedTuple):
     """A sequence under one name on one server.
 
     Attributes:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -64,8 +64,7 @@ __all__ = [
 _LOOKS: Final = 3
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(NamedTuple):
     """A ticket table that can be drawn from.
 
     Attributes:
@@ -83,8 +82,7 @@ class Live:
 State = Live | Tombstone | None
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(NamedTuple):
     """What a tombstone says: why it is there, and which sequence to draw from instead."""
 
     kind: TombstoneKind
