@@ -244,7 +244,7 @@ class _Keeper:
 
     def forget_parent(self) -> None:
         self._lock = threading.Lock()
-        self._dead = 0.0
+        self._dead, self._again = 0.0, False
         self._since: dict[object, float] = {}
 
     @property
@@ -290,6 +290,7 @@ class _Keeper:
         if not (self._unmet(issuers) or self._news(issuers)):
             return
         with self._lock:
+            self._again = True  # what is written at the moment may be older
             if self.is_writing:
                 return
             self._dead = time.monotonic() + DEAD
@@ -299,17 +300,24 @@ class _Keeper:
 
     def _write_news(self, issuers: list[TicketServer], closings: int) -> None:
         try:
-            if closings != self.server.connections.closings:
-                return  # it was closed before this began
-            unmet = self._unmet(issuers)
-            if unmet:
-                self.read(unmet)
-            news = self._news(issuers)
-            if self.write([(i.offset or 0, table.name, number) for i, table, number in news]):
-                # others may know more: of a server set back while it ran, of two primaries
-                self.read([(issuer, table) for issuer, table, _ in news])
+            # not if it was closed before this began
+            while self._is_to_write() and closings == self.server.connections.closings:
+                unmet = self._unmet(issuers)
+                if unmet:
+                    self.read(unmet)
+                news = self._news(issuers)
+                if self.write([(i.offset or 0, table.name, number) for i, table, number in news]):
+                    # others may know more: of a server set back while it ran, of two primaries
+                    self.read([(issuer, table) for issuer, table, _ in news])
         finally:
             self._dead = 0.0
+
+    def _is_to_write(self) -> bool:
+        """Whether somebody has asked for it since it was begun last; else it has ended."""
+        with self._lock:
+            asked, self._again = self._again, False
+            self._dead = time.monotonic() + DEAD if asked else 0.0
+            return asked
 
     def ends_at(self, server: TicketServer, table: TicketTable) -> int:
         """Up to where this process knows a table from a former life of its sequence; -1 if it does not."""
