@@ -65,6 +65,7 @@ class Shard:
     """
 
     def __init__(self, url: str) -> None:
+        self._columns: dict[str, dict[str, ReflectedColumn]] = {}
         try:
             self._engine: Engine = create_engine(
                 url, poolclass=NullPool, isolation_level="AUTOCOMMIT"
@@ -81,8 +82,8 @@ class Shard:
 
     def keys(self) -> dict[str, str]:
         """The tables with a primary key of one column, and its name."""
-        with self._errors():
-            found = inspect(self._engine).get_multi_pk_constraint()
+        with self._errors(), self._engine.connect() as connection:
+            found = inspect(connection).get_multi_pk_constraint()
         return {
             name: constraint["constrained_columns"][0]
             for (_, name), constraint in found.items()
@@ -90,13 +91,14 @@ class Shard:
         }
 
     def column(self, where: TicketColumn) -> ReflectedColumn | None:
-        """What the database says of a column; None where it has none."""
-        with self._errors():
-            inspector = inspect(self._engine)
-            if not inspector.has_table(where.table):
-                return None
-            columns = {c["name"]: c for c in inspector.get_columns(where.table)}
-        return columns.get(where.column)
+        """What the database says of a column; None where it has none. It is asked once."""
+        if where.table not in self._columns:
+            with self._errors(), self._engine.connect() as connection:
+                inspector = inspect(connection)
+                there = inspector.has_table(where.table)
+                found = inspector.get_columns(where.table) if there else []
+            self._columns[where.table] = {column["name"]: column for column in found}
+        return self._columns[where.table].get(where.column)
 
     def counts_by_itself(self, where: TicketColumn) -> bool:
         """Whether the database gives a row without an id one of its own."""
