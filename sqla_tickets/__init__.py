@@ -98,7 +98,7 @@ from .sequence import TicketSequence
 from .server import TicketServer
 from .shard_function import ShardIdFunction
 from .snowflake import Snowflakes, SnowflakeSequence
-from .status import TicketStatus
+from .status import NodeLease, TicketStatus
 
 __all__ = [
     "FLAKE",
@@ -112,6 +112,7 @@ __all__ = [
     "NoNodeLeft",
     "NoTicketPool",
     "NoTicketServer",
+    "NodeLease",
     "ShardIdFunction",
     "SnowflakeSequence",
     "Snowflakes",

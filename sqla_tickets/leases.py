@@ -24,6 +24,7 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
@@ -40,6 +41,7 @@ from .errors import (
 )
 from .forks import mark
 from .lease_table import Claim, Row
+from .status import NodeLease
 from .tables import Place
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ USED: Final = 0.9
 RENEWED: Final = 1 / 3
 #: The part after which a number of another server is taken, when it could not be renewed.
 LEFT: Final = 0.6
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: How often a number is tried for while other processes are quicker.
 TRIES: Final = 200
 
@@ -395,6 +398,28 @@ class Nodes:
 
     # -- giving back, looking
 
+    def listed(self) -> list[NodeLease]:
+        """Every number that was ever leased, of all servers that answer.
+
+        Raises:
+            NoTicketServer: none does.
+        """
+        found: list[NodeLease] = []
+        failures: dict[str, TicketError] = {}
+        for server in self._servers:
+            try:
+                rows = server.do(lease_table.NAME, lease_table.all_rows)
+            except TicketError as error:
+                failures[str(server)] = error
+                log.warning("its node numbers are left out: %s", error)
+            else:
+                found += [_as_told(row, str(server)) for row in rows]
+        if len(failures) == len(self._servers):
+            reasons = "; ".join(map(str, failures.values()))
+            message = f"no ticket server of {self._name!r} tells its node numbers: {reasons}"
+            raise NoTicketServer(message, failures)
+        return sorted(found, key=lambda lease: lease.node)
+
     def release(self) -> None:
         """Give every number back, so that others need not wait for the end of its lease.
 
@@ -430,6 +455,17 @@ class Nodes:
                 log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
                 return False
         return len(peers) == len(self._servers) - 1
+
+
+def _as_told(row: Row, server: str) -> NodeLease:
+    return NodeLease(
+        node=row.node,
+        server=server,
+        holder=row.holder,
+        is_live=row.owner != "" and row.expires >= row.now,
+        expires=_EPOCH + timedelta(microseconds=row.expires),
+        horizon=_EPOCH + timedelta(microseconds=row.horizon),
+    )
 
 
 def _ask(node: int, cursor: DBAPICursor, place: Place) -> int:

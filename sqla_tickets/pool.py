@@ -43,7 +43,7 @@ from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_
 from .server import TicketServer
 from .snowflake import Snowflakes, SnowflakeSequence
 from .statements import largest_ticket
-from .status import TicketStatus
+from .status import NodeLease, TicketStatus
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -470,6 +470,14 @@ class TicketPool:
         """
         for server in self.servers:
             server.do(lease_table.NAME, lease_table.create)
+
+    def node_leases(self) -> list[NodeLease]:
+        """One record per node number that was ever leased; every server is asked now.
+
+        Raises:
+            NoTicketServer: none answers, or none has the table.
+        """
+        return self._nodes.listed()
 
     def _needs_nodes(self, metadata: MetaData) -> bool:
         return any(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from .health import BreakerState
 from .note import LayoutName
 
-__all__ = ["TicketStatus"]
+__all__ = ["NodeLease", "TicketStatus"]
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,24 @@ class TicketStatus:
     errors: int
     breaker: BreakerState
     error: str | None
+
+
+@dataclass(frozen=True)
+class NodeLease:
+    """One node number that was ever leased, as ``pool.node_leases()`` tells it.
+
+    Attributes:
+        node: the number.
+        server: that leases it, without user and password.
+        holder: host and process of its owner, or of its last one.
+        is_live: whether it has an owner whose lease has not ended by the server's clock.
+        expires: when the lease ends, or has ended, by the server's clock.
+        horizon: the latest time that an id of this number may have.
+    """
+
+    node: int
+    server: str
+    holder: str
+    is_live: bool
+    expires: datetime
+    horizon: datetime

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -48,6 +49,8 @@ def layout_for(processes: int) -> BitLayout:
 
 def work(journal: Path, bits: int, urls: Sequence[str]) -> None:
     """Make ids until killed, and write down each run: before, after, lease, id."""
+    # libfaketime does not let pass what Python sleeps with
+    setattr(time, "sleep", _sleep)  # noqa: B010  # of another type to type checkers
     layout = BitLayout(41, bits, 12, epoch=1288834974657)
     pool = TicketPool(urls, node_lease=LEASE)
     chooser = random.Random()
@@ -61,6 +64,10 @@ def work(journal: Path, bits: int, urls: Sequence[str]) -> None:
             os.waitpid(-1, os.WNOHANG)
         _make(pool, journal, bits, 20, chooser)
         assert made.layout == layout
+
+
+def _sleep(seconds: float) -> None:
+    select.select([], [], [], seconds)
 
 
 def _make(pool: TicketPool, journal: Path, bits: int, times: int, chooser: random.Random) -> None:
@@ -95,6 +102,7 @@ class Found:
         shared: numbers that two leases had at the same time.
         leases: how many leases there were.
         errors: how often each was raised.
+        died: the logs of workers that ended by themselves.
     """
 
     made: int = 0
@@ -103,11 +111,14 @@ class Found:
     shared: list[str] = field(default_factory=list)
     leases: int = 0
     errors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    died: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
         """Whether nothing is wrong, and something was made."""
-        return bool(self.made) and not (self.repeated or self.out_of_order or self.shared)
+        return bool(self.made) and not (
+            self.repeated or self.out_of_order or self.shared or self.died
+        )
 
 
 def check(folder: Path, layout: BitLayout) -> Found:
@@ -157,6 +168,7 @@ class Workers:
     def __init__(self, folder: Path, urls: Sequence[URL], n: int, chooser: random.Random) -> None:
         self._folder, self._chooser, self._started = folder, chooser, 0
         self._bits = layout_for(n).node
+        self.died: list[int] = []
         self._urls = [url.render_as_string(hide_password=False) for url in urls]
         self.processes = [self._start() for _ in range(n)]
 
@@ -204,6 +216,8 @@ class Workers:
             self._end(process)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is not None:
+            self.died.append(process.pid)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -239,7 +253,10 @@ def torment(
                 _hurt(chooser.choice(servers), chooser)
     finally:
         workers.end()
-    return check(folder, layout_for(n))
+    found = check(folder, layout_for(n))
+    if workers.died:
+        found.died = [log.read_text()[-2000:] for log in folder.glob("log-*") if log.stat().st_size]
+    return found
 
 
 def _hurt(server: Server, chooser: random.Random) -> None:
@@ -282,7 +299,7 @@ def main() -> int:
     print(
         f"{found.made} ids of {found.leases} leases; repeated: {found.repeated[:10]}; out of order:"
         f" {found.out_of_order[:10]}; numbers with two owners: {found.shared[:10]}; errors:"
-        f" {dict(found.errors)}"
+        f" {dict(found.errors)}; died: {found.died[:1]}"
     )
     return 0 if found.is_good else 1
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime, timezone
 
 import pytest
 from sqlalchemy import URL
@@ -68,6 +69,20 @@ def test_a_number_that_was_given_back_is_taken_again_above_its_ids(
     taken = {node_of(each): each for each in later}
     again = taken[TWO.decode(ids[0]).node]
     assert again.next_id() > max(ids)
+
+
+def test_who_has_which_number(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    pools = [open_pool(ticket_urls) for _ in range(3)]
+    nodes = [node_of(pool.snowflakes("photos")) for pool in pools]
+    pools[0].dispose()
+    found = {lease.node: lease for lease in pools[1].node_leases()}
+    assert set(found) == set(nodes)
+    assert [found[node].is_live for node in nodes] == [False, True, True]
+    for lease in found.values():
+        assert lease.holder.endswith(f":{os.getpid()}")
+        assert f"(offset {lease.node % 2 or 2})" in lease.server
+    now = datetime.now(timezone.utc)
+    assert found[nodes[0]].horizon <= now < found[nodes[1]].expires
 
 
 def test_no_number_is_left(pool: TicketPool, files: list[URL], open_pool: OpenPool) -> None:
