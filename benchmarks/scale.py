@@ -70,7 +70,7 @@ QUICK = Scale(
     delays=(0.5, 5.0),
     index_rows=20_000,
     index_seconds=10.0,
-    seconds=200.0,
+    seconds=230.0,
 )
 SMOKE = Scale(
     rounds=1,
