@@ -10,8 +10,8 @@ forks the processes. Afterwards every journal is read and the tickets are counte
 
 There are two acts. *Outages* are what the design promises to hide: no duplicate, and no failed draw
 while one server serves. *Mistakes* are made by a person (a table lowered, an old backup restored): no
-ticket comes twice, as the other server knows better, save after those that take back only what was issued
-a moment ago; and then none without a critical log message before it. ``--seed`` repeats a schedule.
+ticket comes twice, as the other server knows better, save after the one that takes back only what was
+issued a moment ago, which the report counts, and no client can promise. ``--seed`` repeats a schedule.
 
 The way through: `run` (the acts) starts `workers` (processes) that run `workloads`, which draw and
 write a `journal`; `nemesis` has what is done to a `site` (two servers, each behind a `proxy`);

@@ -243,8 +243,8 @@ OUTAGES: tuple[Nemesis, ...] = (
 
 @contextmanager
 def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
-    """``ALTER TABLE ... AUTO_INCREMENT`` while the row is there; a counter row is set back a little."""
-    back = 2 * chooser.choice((1, 10, 500))
+    """``ALTER TABLE ... AUTO_INCREMENT`` while the row is there; a counter row is set back by far."""
+    back = 2 * chooser.choice((50_000, 500_000))
     for sequence in target.sequences:
         if _is_counter(sequence):
             target.execute(f"UPDATE {sequence} SET id = GREATEST({target.number}, id - {back})")
@@ -255,7 +255,11 @@ def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterato
 
 @contextmanager
 def emptied_and_lowered(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
-    """The row is deleted, and the counter set to a number that was issued a moment ago."""
+    """The row is deleted, and the counter set to a number that was issued a moment ago.
+
+    The one mistake that may go unnoticed: another process may draw a number before the one that drew
+    it first has seen that it was lowered, and the marks lag behind by some seconds.
+    """
     for sequence in target.sequences:
         low = max(1, target.last_ticket(sequence) - 2 * chooser.choice((10, 500)))
         if _is_counter(sequence):
@@ -322,13 +326,14 @@ def both_urls_on_one_server(site: Site, target: Target, chooser: random.Random) 
 #: Those after which no ticket comes twice, as the other server knows better; the others lose only what
 #: was issued a moment ago, which it may not have been told yet.
 NOTICED: tuple[Nemesis, ...] = (
+    altered_lower,
     set_to_the_beginning,
     truncated,
     restored_copy,
     both_urls_on_one_server,
 )
 
-MISTAKES: tuple[Nemesis, ...] = (altered_lower, emptied_and_lowered, *NOTICED)
+MISTAKES: tuple[Nemesis, ...] = (emptied_and_lowered, *NOTICED)
 
 
 def _is_counter(sequence: str) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,11 @@ from pathlib import Path
 from tests.chaos.checker import Event, Report, check
 from tests.chaos.nemesis import (
     MISTAKES,
-    NOTICED,
     OUTAGES,
     Nemesis,
     all_killed,
     cannot,
+    emptied_and_lowered,
     name_of,
 )
 from tests.chaos.site import Site
@@ -91,12 +92,11 @@ class Act:
         """The promises that did not hold."""
         found = list(self.complaints)
         counters = self.report.all
-        if counters.unannounced:
-            found.append(f"{counters.unannounced} duplicates that nothing was said of")
-        for noticed in map(name_of, NOTICED):
-            tickets = sum(n for (name, _), n in self.report.repeats.items() if name == noticed)
-            if tickets:
-                found.append(f"{tickets} duplicates after {noticed!r}")
+        limit = name_of(emptied_and_lowered)  # the one that passes by all that could tell
+        repeats = Counter[str]()
+        for (name, _), tickets in self.report.repeats.items():
+            repeats[name] += tickets
+        found += [f"{n} duplicates after {name!r}" for name, n in repeats.items() if name != limit]
         if counters.needless:
             found.append(f"{counters.needless} draws failed while a server served")
         if not counters.acknowledged:
