@@ -45,7 +45,12 @@ def test_outages(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "only", [{"altered lower", "set to the beginning", "truncated"}, {"restored copy"}, {"both urls on one server"}]
+    "only",
+    [
+        {"altered lower", "set to the beginning", "truncated"},
+        {"restored copy"},
+        {"both urls on one server"},
+    ],
 )
 def test_mistakes_that_are_noticed(
     servers: Borrower, only: set[str], capsys: pytest.CaptureFixture[str]
