@@ -1,13 +1,16 @@
 """Asking a server that failed whether it is back, beside the traffic and never in it.
 
 A probe is the only one that waits for a server which keeps silent; it ends by itself after the
-server's time-outs.
+server's time-outs. What it was sent over may stay silent although the server is back by then: so one that
+has waited for a while does not stand in the way of the next.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Final
 
 from .beside import beside
 from .errors import TicketError
@@ -15,27 +18,74 @@ from .errors import TicketError
 if TYPE_CHECKING:
     from .server import TicketServer
 
-__all__ = ["probe"]
+__all__ = ["Probes", "probe"]
 
 log = logging.getLogger(__name__)
+
+#: Seconds after which a probe is not waited for any longer, and how many may be under way.
+STALE: Final = 0.5
+MOST: Final = 4
+
+
+class Probes:
+    """Those of one server that are under way, since when; an answer to one ends all that are older."""
+
+    def __init__(self) -> None:
+        self._since: dict[object, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether a sign of life may come any moment."""
+        return bool(self._since)
+
+    def begin(self) -> object | None:
+        """A new one; None while another one is to be waited for, or too many are."""
+        now, token = time.monotonic(), object()
+        with self._lock:
+            since = self._since.values()
+            if since and (len(since) >= MOST or now - max(since) < STALE):
+                return None
+            self._since[token] = now
+            return token
+
+    def counts(self, token: object) -> bool:
+        """Whether its failure tells anything: no later one was answered, or may still be."""
+        with self._lock:
+            since = self._since.get(token)
+            return since is not None and since >= max(self._since.values())
+
+    def answered(self, token: object) -> None:
+        """This one has ended, and no older one says anything new."""
+        with self._lock:
+            since = self._since.get(token, 0.0)
+            self._since = {t: s for t, s in self._since.items() if s > since}
+
+    def failed(self, token: object) -> None:
+        """This one has ended."""
+        with self._lock:
+            self._since.pop(token, None)
 
 
 def probe(server: TicketServer) -> None:
     """Begin to ask the server, unless it is being asked; its breaker closes when it answers."""
-    if not server.probing.acquire(blocking=False):
+    token = server.probes.begin()
+    if token is None:
         return
     server.breaker.postpone()
     name = f"sqla_tickets probe of {server}"
     # never a task: an event loop may end with the draw that has begun the probe, and end the probe
-    if not beside(lambda: _ask(server), name, in_a_task=False):
-        server.probing.release()
+    if not beside(lambda: _ask(server, token), name, in_a_task=False):
+        server.probes.failed(token)
 
 
-def _ask(server: TicketServer) -> None:
+def _ask(server: TicketServer, token: object) -> None:
+    probes = server.probes
     try:
-        server.say_hello()
+        server.say_hello(lambda: probes.counts(token))
+        probes.answered(token)
         log.info("%s answers again", server)
     except TicketError as error:
         log.info("still no ticket server: %s", error)
     finally:
-        server.probing.release()
+        probes.failed(token)

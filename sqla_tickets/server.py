@@ -26,7 +26,7 @@ from .aio import current_loop, in_event_loop, off_the_loop, pause, within
 from .connections import Connection, Connections
 from .drawing import ATTEMPTS, draw
 from .engines import LOCK_WAIT, engine_for, place_of
-from .errors import GivenUp, TicketArgumentError, TicketError
+from .errors import GivenUp, TicketArgumentError, TicketError, TicketServerError
 from .failures import concerns_table, failure_of
 from .faults import Fault, fault_of
 from .flight import Flight
@@ -35,6 +35,7 @@ from .health import Breaker
 from .identity import Identity
 from .layouts import Layout, layout_of
 from .note import Note
+from .probes import Probes
 from .statements import CreateTicketTable, largest_ticket
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class TicketServer:
         silent: those of them that have waited for too long, while nobody got an answer.
         lagging: whether one of them takes longer than is usual, so that others are better off elsewhere.
         alive_at: when it last gave a sign of life, by ``time.monotonic()``.
-        probing: held while it is asked for a sign of life, beside the traffic.
+        probes: by which it is asked for a sign of life, beside the traffic.
         identity: which database server the last new connection has led to; None before the first,
             and where it does not tell.
         epoch: how often that has changed, its starts included.
@@ -115,7 +116,7 @@ class TicketServer:
         self._bind = bind
         self.offset = offset
         self.breaker = Breaker()
-        self.probing = threading.Lock()
+        self.probes = Probes()
         self.flights: set[Flight] = set()
         self.silent: set[Flight] = set()
         self.lagging, self.alive_at = False, 0.0
@@ -165,21 +166,23 @@ class TicketServer:
 
     def is_idle(self, name: str) -> bool:
         """Whether it is well and has nothing to do, so that no other server can be better."""
-        if self.flights or self.breaker.reason is not None or self.probing.locked():
+        if self.flights or self.breaker.reason is not None or self.probes.are_under_way:
             return False
         return self.table(name).breaker.reason is None
 
     def is_suspect(self, name: str) -> bool:
         """Whether somebody waits for a sign of life from the server or from the sequence's table."""
-        if self.probing.locked():
+        if self.probes.are_under_way:
             return True
         return bool(self.silent) and any(f.table.name == name for f in list(self.silent))
 
     def has_come_back(self, name: str, end: float) -> bool:
         """Whether the probe that is under way is answered before ``end``, by ``time.monotonic()``."""
-        while self.probing.locked() and time.monotonic() < end:
+        while not self.is_well(name):
+            if not self.probes.are_under_way or time.monotonic() >= end:
+                return False
             pause(0.005)
-        return self.is_well(name)
+        return True
 
     def forget(self, flight: Flight) -> None:
         """A draw is not under way any more."""
@@ -439,10 +442,13 @@ class TicketServer:
         self.connections.close_idle()  # it may have been idle for hours, and so may the others
         self._use(work)
 
-    def say_hello(self) -> None:
+    def say_hello(self, counts: Callable[[], bool]) -> None:
         """Open a connection, to see that the server answers; closes its breaker.
 
         Called in a thread that has no event loop.
+
+        Args:
+            counts: whether a failure tells anything, as no later question may be answered.
 
         Raises:
             TicketError: it does not.
@@ -454,17 +460,23 @@ class TicketServer:
                 closings = self.connections.closings
                 self.connections.keep_spare(self.connections.open(), closings)
         except Exception as error:
+            if not counts():
+                raise TicketServerError(f"{self} is being asked again") from error
             raise self.failed(None, fault_of(error), error) from error
         self.alive_at = time.monotonic()
         self.breaker.admit()
 
     def _hello_in_a_loop(self) -> None:
         """Open a connection that no other event loop can use, and close it."""
-        if self._apart is None:  # loops cannot share what SQLAlchemy does once for each engine
+        # loops cannot share what SQLAlchemy does once for each engine
+        apart, self._apart = self._apart, None
+        if apart is None:
             own = isinstance(self._bind, (str, URL))
-            engine = engine_for(self._bind, self.timeout) if own else self.engine
-            self._apart = Connections(engine)
-        self._apart.discard(within(self.timeout + 2 * LOCK_WAIT, self._apart.open))
+            apart = Connections(engine_for(self._bind, self.timeout) if own else self.engine)
+        try:
+            apart.discard(within(self.timeout + 2 * LOCK_WAIT, apart.open))
+        finally:
+            self._apart = apart
 
     def known_sequences(self) -> list[str]:
         """The sequences that this process has asked this server about."""
@@ -556,4 +568,4 @@ class TicketServer:
             self.place = replace(self.place, dialect=self.engine.dialect)
         self.flights, self.silent, self.lagging = set(), set(), False
         self._apart = None
-        self._lock, self.probing = threading.Lock(), threading.Lock()
+        self._lock, self.probes = threading.Lock(), Probes()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from sqla_tickets import TicketPool
+from sqla_tickets import NoTicketServer, TicketPool, TicketServerError
+from sqla_tickets.probes import probe
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import assert_unique, fresh_pair
+from tests.drawing.relay import relay_to
+from tests.drawing.tools import assert_unique, fresh_pair, mysql_like
 from tests.servers import Borrower
 
 
@@ -50,3 +53,27 @@ def test_frozen_and_back_when_the_other_goes(
             with second.administrator() as cursor:
                 cursor.execute("SET GLOBAL read_only = 0")
     assert_unique(ids)
+
+
+def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None:
+    """What it was sent over stays silent although the server is back."""
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with (
+        relay_to(url.port) as relay,
+        TicketPool([url.set(port=relay.port)], timeout=60) as pool,
+    ):
+        pool.create_table("photos")
+        server = pool.servers[0]
+        server.connections.close_idle()
+        relay.deaf = True
+        server.breaker.trip(TicketServerError("silent"), slow=True)
+        probe(server)
+        time.sleep(0.3)  # it has said its first word, which nobody will hear
+        assert server.probes.are_under_way
+        relay.deaf = False
+        drawn, end = list[int](), time.monotonic() + 7  # long before its time-out
+        while not drawn and time.monotonic() < end:
+            with suppress(NoTicketServer):
+                drawn.append(pool.next_id("photos"))
+        assert drawn, "not before the probe has run into its time-out"
+        assert server.breaker.is_closed
