@@ -269,8 +269,9 @@ class _Keeper:
     def begin(self, work: Callable[[], None]) -> bool:
         """Do ``work`` beside the traffic; False when it could not be begun."""
         dialect = self.server.engine.dialect
-        if dialect.name == "sqlite" and not dialect.is_async:
-            # a file is never silent, and SQLite does not survive a fork beside a thread inside of it
+        if dialect.name == "sqlite":
+            # a file is never silent; SQLite does not survive a fork beside a thread inside of it, and
+            # aiosqlite not always that its loop ends beside a task
             work()
             return True
         name = f"sqla_tickets marks on {self.server}"
