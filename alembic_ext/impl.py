@@ -73,7 +73,7 @@ def _(operations: Operations, op: CreateTicketTableOp) -> None:
         above = 0
         if op.start_above is not None:
             above = _largest_id(operations, op.start_above) + moves.MARGIN
-        moves.create(
+        is_here = moves.create(
             pool,
             op.name,
             layout=op.layout,
@@ -82,9 +82,7 @@ def _(operations: Operations, op: CreateTicketTableOp) -> None:
             bits=op.bits,
             engine=op.engine or "InnoDB",
         )
-        if (
-            above
-        ):  # the table was there already, here or elsewhere, where other shards have run this
+        if above and not is_here:  # other shards have moved it on since
             _where_it_is(pools, op, lambda there, name: there.raise_above(name, above))
         log.info("ticket table %r is on every server of the pool %r", op.name, pool.name)
 

@@ -133,7 +133,7 @@ def create(
     above: int = 0,
     bits: int = 64,
     engine: str = "InnoDB",
-) -> None:
+) -> bool:
     """Create the sequence's table on every server; those that are there are verified.
 
     Args:
@@ -145,6 +145,9 @@ def create(
         bits: 64 or 32.
         engine: the storage engine, on MySQL and MariaDB.
 
+    Returns:
+        False when the sequence has moved away or been renamed since, and nothing was done.
+
     Raises:
         TicketError: a server failed, or has another table of that name. Call it again when that is
             mended: what was done is kept.
@@ -152,7 +155,7 @@ def create(
     sites = _sites(pool, name)
     states = {site: site.look() for site in sites}
     if _is_elsewhere(name, states):
-        return
+        return False
     dropped = [s.high_water for s in states.values() if isinstance(s, Tombstone)]
     first = max(start or 1, above + 1, *(high + 1 for high in dropped))
     lost = max(_lost_below(states), _lost_by_marks(pool, name, states, first))
@@ -182,6 +185,7 @@ def create(
             site.raise_above(least)
     if above:
         pool.marks.raised(name, above)
+    return True
 
 
 def _lost_by_marks(pool: TicketPool, name: str, states: Mapping[_Site, State], first: int) -> int:

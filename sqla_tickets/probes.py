@@ -56,13 +56,13 @@ class Probes:
             return since is not None and since >= max(self._since.values())
 
     def answered(self, token: object) -> None:
-        """This one has ended, and no older one says anything new."""
+        """No older one says anything new, nor does this one any more."""
         with self._lock:
             since = self._since.get(token, 0.0)
             self._since = {t: s for t, s in self._since.items() if s > since}
 
-    def failed(self, token: object) -> None:
-        """This one has ended."""
+    def ended(self, token: object) -> None:
+        """This one has ended, however it did."""
         with self._lock:
             self._since.pop(token, None)
 
@@ -76,7 +76,7 @@ def probe(server: TicketServer) -> None:
     name = f"sqla_tickets probe of {server}"
     # never a task: an event loop may end with the draw that has begun the probe, and end the probe
     if not beside(lambda: _ask(server, token), name, in_a_task=False):
-        server.probes.failed(token)
+        server.probes.ended(token)
 
 
 def _ask(server: TicketServer, token: object) -> None:
@@ -88,4 +88,4 @@ def _ask(server: TicketServer, token: object) -> None:
     except TicketError as error:
         log.info("still no ticket server: %s", error)
     finally:
-        probes.failed(token)
+        probes.ended(token)
