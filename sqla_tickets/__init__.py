@@ -76,8 +76,9 @@ With ``TicketSequence(block=100)`` a process draws a hundred tickets when it nee
 hand, and fetches the next hundred before it needs them; what is left in hand when it ends is a gap.
 """
 
-from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
-from .early import EarlyDefault, UUIDSequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .errors import (
     ClockMovedBack,
     NoNodeLeft,
@@ -96,9 +97,13 @@ from .errors import (
 from .pool import TicketPool
 from .sequence import TicketSequence
 from .server import TicketServer
-from .shard_function import ShardIdFunction
-from .snowflake import Snowflakes, SnowflakeSequence
-from .status import NodeLease, TicketStatus
+
+if TYPE_CHECKING:
+    from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
+    from .early import EarlyDefault, UUIDSequence
+    from .shard_function import ShardIdFunction
+    from .snowflake import Snowflakes, SnowflakeSequence
+    from .status import NodeLease, TicketStatus
 
 __all__ = [
     "FLAKE",
@@ -132,3 +137,26 @@ __all__ = [
     "UUIDSequence",
 ]
 __version__ = "0.1.0"
+
+# Whoever only draws tickets need not wait for these at the start: they are imported when they are asked for.
+_LATER = {
+    **dict.fromkeys(
+        ("FLAKE", "INSTAGRAM", "SNOWFLAKE", "SONYFLAKE", "BitLayout", "Decoded"), "bits"
+    ),
+    **dict.fromkeys(("EarlyDefault", "UUIDSequence"), "early"),
+    "ShardIdFunction": "shard_function",
+    **dict.fromkeys(("SnowflakeSequence", "Snowflakes"), "snowflake"),
+    **dict.fromkeys(("NodeLease", "TicketStatus"), "status"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

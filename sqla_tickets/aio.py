@@ -12,11 +12,13 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["current_loop", "in_event_loop", "off_the_loop", "pause", "within"]
 
@@ -52,6 +54,8 @@ def off_the_loop(work: Callable[[], T]) -> T:
 @functools.lru_cache(maxsize=1)
 def _threads(pid: int) -> ThreadPoolExecutor:
     """The threads of this process: none of its parent's runs in a fork."""
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(THREADS, thread_name_prefix="sqla_tickets")
 
 

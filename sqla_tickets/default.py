@@ -35,6 +35,8 @@ class IdDefault(ColumnDefault):
     has_arg = True
     for_update = False
     inherit_cache = True
+    #: The name of the pool that leases this process a node number; None where none is needed.
+    node_pool: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make this very class: ``ColumnDefault`` would choose one by its first argument."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -142,14 +141,14 @@ def _place_of_old(cursor: DBAPICursor, place: Place, name: str) -> Place | None:
         TicketTableError: the numbers of the pool's class were not all this server's.
     """
     note = tombstones.notes(cursor, place).get(name)
-    if note is None or note == Note(note.layout, place.stride, place.offset):
+    if note is None or note.agrees_with(Note(note.layout, place.stride, place.offset)):
         return None
     if place.stride % note.stride or (place.offset - note.offset) % note.stride:
         raise TicketTableError(
             f"the ticket table {name!r} on {place.server} is numbered otherwise: expected {note.layout!r}"
             f" with a stride that {place.stride} is a multiple of, found {note}"
         )
-    return replace(place, stride=note.stride, offset=note.offset)
+    return place._replace(stride=note.stride, offset=note.offset)
 
 
 def _narrow_number(cursor: DBAPICursor, place: Place, name: str) -> int | None:

@@ -8,8 +8,7 @@ comments, but keeps the text of ``CREATE TABLE`` with the SQL comments inside it
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 __all__ = ["LayoutName", "Note", "Tombstone", "TombstoneKind"]
 
@@ -20,27 +19,30 @@ _MARK = "sqla_tickets "
 _TOMBSTONE_MARK = "sqla_tickets tombstone "
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """How the tickets of one table on one server are numbered.
 
     Attributes:
         layout: how the table looks and is drawn from.
         stride: how many numbers apart two tickets of this server are.
         offset: which residue class the server owns, 1 to ``stride``.
-        bits: how large its numbers can grow; not told, and not compared, when it is 64.
+        bits: how large its numbers can grow; not told when it is 64.
     """
 
     layout: LayoutName
     stride: int
     offset: int
-    bits: int = field(default=64, compare=False)
+    bits: int = 64
 
     def __str__(self) -> str:
-        told = asdict(self)
+        told = self._asdict()
         if self.bits == 64:
             del told["bits"]
         return _MARK + json.dumps(told)
+
+    def agrees_with(self, expected: Note) -> bool:
+        """Whether the table is numbered as expected, however large its numbers can grow."""
+        return self[:3] == expected[:3]
 
     @classmethod
     def found_in(cls, text: str | None) -> Note | None:
@@ -59,8 +61,7 @@ class Note:
             raise ValueError(f"not a note: {text!r}") from error
 
 
-@dataclass(frozen=True)
-class Tombstone:
+class Tombstone(NamedTuple):
     """What stands where a sequence may not be drawn from: why, and where it is to be had instead.
 
     Attributes:
@@ -81,7 +82,7 @@ class Tombstone:
     bits: int = 64
 
     def __str__(self) -> str:
-        text = json.dumps(asdict(self)).replace(
+        text = json.dumps(self._asdict()).replace(
             "*/", "*\\/"
         )  # it stands in an SQL comment on SQLite
         return _TOMBSTONE_MARK + text

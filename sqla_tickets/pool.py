@@ -18,10 +18,10 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, MetaData
 
-from . import flush, lease_table, moves, prefetch
+from . import flush, prefetch
 from .aio import current_loop
-from .bits import SNOWFLAKE, BitLayout
 from .choice import in_turn
+from .default import IdDefault
 from .engines import place_of
 from .errors import (
     NoTicketServer,
@@ -36,19 +36,21 @@ from .errors import (
 )
 from .flight import Cut, Flight
 from .hand import Hand, Stream, count, divide
-from .leases import Nodes
 from .marks import Marks
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
-from .snowflake import Snowflakes, SnowflakeSequence
 from .statements import largest_ticket
-from .status import NodeLease, TicketStatus
 from .watch import Watch
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Self
+
+    from .bits import BitLayout
+    from .leases import Nodes
+    from .snowflake import Snowflakes, SnowflakeSequence
+    from .status import NodeLease, TicketStatus
 
 __all__ = ["TicketPool"]
 
@@ -120,7 +122,8 @@ class TicketPool:
             server.join(place, self.stride, timeout)
         self._check_offsets()
         self._warn_of_twins()
-        self._nodes = Nodes(name, self.servers, self.stride, node_lease)
+        self._node_lease = node_lease
+        self._leasing: dict[float, Nodes] = {}
         self._snowflakes: dict[tuple[str, BitLayout], Snowflakes] = {}
         self._hand = Hand()
         self._turn = itertools.count()
@@ -300,22 +303,32 @@ class TicketPool:
         return [block.tickets for block in blocks]
 
     def snowflakes(
-        self, sequence: str | SnowflakeSequence, layout: BitLayout = SNOWFLAKE
+        self, sequence: str | SnowflakeSequence, layout: BitLayout | None = None
     ) -> Snowflakes:
         """What makes the ids of a `SnowflakeSequence` in this process, with a leased node number.
 
         Args:
             sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
-            layout: of the ids.
+            layout: of the ids; None for ``SNOWFLAKE``.
         """
+        from .bits import SNOWFLAKE
+        from .snowflake import Snowflakes, SnowflakeSequence
+
         if isinstance(sequence, SnowflakeSequence):
             name, layout = sequence_of(sequence), sequence.layout
         else:
-            name = sequence
+            name, layout = sequence, layout or SNOWFLAKE
         made = self._snowflakes.get((name, layout))
         return made or self._snowflakes.setdefault(
             (name, layout), Snowflakes(name, layout, self._nodes)
         )
+
+    @property
+    def _nodes(self) -> Nodes:
+        from .leases import Nodes
+
+        nodes = Nodes(self.name, self.servers, self.stride, self._node_lease)
+        return self._leasing.setdefault(self._node_lease, nodes)  # one, whoever else asks now
 
     def _stream(self, name: str) -> Stream:
         return self._hand_of_this_process().stream(name)
@@ -398,6 +411,8 @@ class TicketPool:
         """
         if not 1 <= start <= largest_ticket(bits):
             raise TicketArgumentError(f"start={start!r}: a ticket is 1 to {largest_ticket(bits)}")
+        from . import moves
+
         moves.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
 
     def drop_table(self, name: str) -> None:
@@ -421,6 +436,8 @@ class TicketPool:
         Raises:
             TicketError: a server failed, or has no table for the sequence.
         """
+        from . import moves
+
         try:
             moves.raise_above(self, name, above)
         finally:
@@ -468,6 +485,8 @@ class TicketPool:
         Raises:
             TicketError: a server failed.
         """
+        from . import lease_table
+
         for server in self.servers:
             server.do(lease_table.NAME, lease_table.create)
 
@@ -481,8 +500,7 @@ class TicketPool:
 
     def _needs_nodes(self, metadata: MetaData) -> bool:
         return any(
-            isinstance(column.default, SnowflakeSequence)
-            and (column.default.pool or "default") == self.name
+            isinstance(column.default, IdDefault) and column.default.node_pool == self.name
             for table in metadata.tables.values()
             for column in table.columns
         )
@@ -505,6 +523,8 @@ class TicketPool:
 
         The sequences are those of the attached MetaDatas, those that were drawn from, and ``sequences``.
         """
+        from . import lease_table
+
         names = set(sequences)
         names |= {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
         names.update(name for server in self.servers for name in server.known_sequences() if name)
@@ -516,6 +536,8 @@ class TicketPool:
         return self._hand.count(sequence)
 
     def _status_of(self, name: str, server: TicketServer) -> TicketStatus:
+        from .status import TicketStatus
+
         last, error = None, None
         try:
             last = server.last_ticket(name)
@@ -567,7 +589,8 @@ class TicketPool:
         """In a fork: use none of the parent's blocks, connections and locks."""
         for server in self.servers:
             server.forget_parent()
-        self._nodes.forget_parent()
+        for nodes in self._leasing.values():
+            nodes.forget_parent()
         for made in list(self._snowflakes.values()):
             made.forget_parent()
         self._watch.forget_parent()
@@ -579,7 +602,8 @@ class TicketPool:
 
         The pool can go on; blocks in hand stay.
         """
-        self._nodes.release()
+        for nodes in self._leasing.values():
+            nodes.release()
         self._watch.close()
         self.marks.flush()
         for server in self.servers:

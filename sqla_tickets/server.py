@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import ref
 
@@ -55,7 +54,6 @@ UNTOLD: Final = 100_000
 NEVER_TIMES_OUT: Final = ("aiomysql",)
 
 
-@dataclass
 class TicketTable:
     """What this process knows of one sequence's table on one server.
 
@@ -76,19 +74,16 @@ class TicketTable:
         breaker: for what is wrong with this table alone.
     """
 
-    name: str
-    layout: Layout | None = None
-    note: Note | None = None
-    high_water: int = 0
-    mark: int = 0
-    write_at: int = 0
-    stood: int = 0
-    epoch: int = 0
-    met: float = 0.0
-    draws: int = 0
-    errors: int = 0
-    answered: float = 0.0
-    breaker: Breaker = field(default_factory=Breaker)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.layout: Layout | None = None
+        self.note: Note | None = None
+        self.high_water = self.mark = self.write_at = self.stood = 0
+        self.epoch = 0
+        self.met = 0.0
+        self.draws = self.errors = 0
+        self.answered = 0.0
+        self.breaker = Breaker()
 
 
 class TicketServer:
@@ -565,7 +560,7 @@ class TicketServer:
             # another thread may have been about to learn the server's version; it is not here
             self.engine = engine_for(self._bind, self.timeout)
             self.connections = Connections(self.engine)
-            self.place = replace(self.place, dialect=self.engine.dialect)
+            self.place = self.place._replace(dialect=self.engine.dialect)
         self.flights, self.silent, self.lagging = set(), set(), False
         self._apart = None
         self._lock, self.probes = threading.Lock(), Probes()

@@ -73,6 +73,7 @@ class SnowflakeSequence(IdDefault):
         if type(layout) is not BitLayout:
             raise TicketArgumentError(f"SnowflakeSequence({name!r}): {layout!r} is no BitLayout")
         self.name, self.pool, self.layout = name, pool, layout
+        self.node_pool = pool or "default"
 
     def __repr__(self) -> str:
         parts = [repr(self.name)] if self.name is not None else []

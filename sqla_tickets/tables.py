@@ -6,7 +6,7 @@ Plain statements over a cursor in autocommit. Nothing here draws a ticket.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """One server, as its tables see it.
 
     Attributes:
@@ -124,7 +123,7 @@ def look(
             " compare it with the other servers'"
         ) from error
     expected = Note(layout, place.stride, place.offset)
-    if note not in (None, expected):
+    if note is not None and not note.agrees_with(expected):
         raise TicketTableError(
             f"the ticket table {name!r} on {place.server} is numbered otherwise: expected {expected},"
             f" found {note}. Are the pool's servers in another order, or was its stride changed?"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from sqlalchemy import ClauseElement
@@ -131,7 +130,7 @@ def bury(
         if state is None:
             raise TicketTableMissing(f"{place.server} has no ticket table {name!r}")
         if isinstance(state, Tombstone):
-            grave = replace(state, kind=to.kind, pool=to.pool, sequence=to.sequence)
+            grave = state._replace(kind=to.kind, pool=to.pool, sequence=to.sequence)
             if grave != state:
                 if state != seen:
                     raise _changed(place, name, seen, state)

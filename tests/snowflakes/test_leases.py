@@ -264,21 +264,23 @@ def test_a_frozen_process_wakes(ticket_urls: list[URL], open_pool: OpenPool) -> 
             process.stdin.flush()
             return int(process.stdout.readline())
 
-        before = ask()
-        os.kill(process.pid, signal.SIGSTOP)
-        node = SNOWFLAKE.decode(before).node
-        pool = open_pool(ticket_urls, seconds)
-        heirs: list[int] = []
-        end = time.monotonic() + 60
-        while node not in heirs and time.monotonic() < end:
-            wait_until_over(seconds)
-            for server in pool.servers:  # seen dead for a whole lease, then freed
-                pool._nodes._look_for_abandoned(server, SNOWFLAKE.nodes)
-            heirs += [node_of(open_pool(ticket_urls).snowflakes("photos")) for _ in range(2)]
-        assert node in heirs
-        os.kill(process.pid, signal.SIGCONT)
-        after = ask()
-        process.stdin.close()
+        try:
+            before = ask()
+            os.kill(process.pid, signal.SIGSTOP)
+            node = SNOWFLAKE.decode(before).node
+            pool = open_pool(ticket_urls, seconds)
+            heirs: list[int] = []
+            end = time.monotonic() + 60
+            while node not in heirs and time.monotonic() < end:
+                wait_until_over(seconds)
+                for server in pool.servers:  # seen dead for a whole lease, then freed
+                    pool._nodes._look_for_abandoned(server, SNOWFLAKE.nodes)
+                heirs += [node_of(open_pool(ticket_urls).snowflakes("photos")) for _ in range(2)]
+            assert node in heirs
+            os.kill(process.pid, signal.SIGCONT)
+            after = ask()
+        finally:
+            process.kill()
     assert SNOWFLAKE.decode(after).node not in heirs
     assert after > before
 
