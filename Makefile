@@ -23,7 +23,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 test: $(VENV)/tests.stamp
-	@tools/install-servers
+	@tools/install-servers haproxy
 	$(BIN)/python -m pytest -n 2 $(SECOND_TRY) $(ARGS)
 
 lint: $(VENV)/lint.stamp

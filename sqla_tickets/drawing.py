@@ -32,7 +32,7 @@ __all__ = ["draw"]
 log = logging.getLogger(__name__)
 
 #: How often one draw is sent to one server while deadlocks and lock waits are all that happens.
-ATTEMPTS: Final = 10
+ATTEMPTS: Final = 30
 #: Seconds without a draw after which a table is met anew: others may know better by now.
 IDLE: Final = 30.0
 #: How often one draw looks again at a table whose columns are not what they were a moment ago.
@@ -90,7 +90,8 @@ def _attempt(
         if fault is Fault.TIMEOUT:
             connection.cut()  # some drivers would wait for an answer to their good-bye, too
         # only this error can have left no lock and no answer behind
-        _leave(server, connection, flight, keep=fault is Fault.AGAIN and n == 1)
+        is_one_statement = n == 1 or (layout is not None and layout.name == "counter")
+        _leave(server, connection, flight, keep=fault is Fault.AGAIN and is_one_statement)
         if flight.was_cut is not None:
             raise _silent(server, table, flight, connection.reused) from error
         if not _may_try_again(server, table, fault, met, connection.reused):
@@ -120,6 +121,7 @@ def _look(server: TicketServer, connection: Connection, table: TicketTable) -> L
     known = table.high_water
     layout = server.find(connection, table)
     if table.stood < known:
+        tables.catch_up(connection.cursor, server.place)
         follows = tables.follows(connection.cursor, server.place, table.name, layout.name)
         if follows is not None and follows <= known:
             raise _set_back(server, table, known, follows)
@@ -182,7 +184,8 @@ def _may_try_again(
 ) -> bool:
     """Whether the error says nothing against the server, and another attempt may do better."""
     if fault is Fault.AGAIN:
-        pause(random.uniform(0, 0.005))  # noqa: S311  # spreads retries, guards no secret
+        longest = 0.005 * 2 ** min(met.count(fault), 5)  # nodes of a cluster meet for longer
+        pause(random.uniform(0, longest))  # noqa: S311  # spreads retries, guards no secret
         return True
     if fault is Fault.LOST and reused:  # the connection may have been idle for hours
         server.connections.close_idle()

@@ -5,6 +5,7 @@ Plain statements over a cursor in autocommit. Nothing here draws a ticket.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from .statements import (
 
 __all__ = [
     "Place",
+    "catch_up",
     "create",
     "drop",
     "exists",
@@ -94,6 +96,7 @@ def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note
             " grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it"
         )
     _check_memory(place, name, found[0])
+    _check_locks(cursor, place, name, found[0])
     return found
 
 
@@ -143,6 +146,40 @@ def _check_memory(place: Place, name: str, layout: LayoutName) -> None:
             f" memory only, and repeats tickets of {name!r} after a restart: use MySQL from 8.0 or"
             " MariaDB from 10.2.4 on, or a table of the layout 'counter'"
         )
+
+
+def _check_locks(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> None:
+    """Refuse Flickr's table on a Galera cluster, whose other nodes ``LOCK TABLES`` does not lock out.
+
+    Nor do they agree on the next number, but only on rows (MariaDB manual, "Galera Cluster - Known
+    Limitations": explicit locks; auto-increment).
+    """
+    if layout == "replace" and _is_in_galera(cursor, place):
+        raise TicketTableError(
+            f"{place.server} is a node of a Galera cluster (wsrep_on = ON), and cannot issue the tickets"
+            f" of {name!r} by the layout 'replace': LOCK TABLES holds off nobody on the other nodes."
+            " Create the table with the layout 'counter', or convert it"
+            f" (op.convert_ticket_table({name!r}, layout='counter'))"
+        )
+
+
+def catch_up(cursor: DBAPICursor, place: Place) -> None:
+    """Have what follows on this connection see every commit that the server's cluster has agreed on.
+
+    A node of a Galera cluster shows what another one has committed a little later, unless it is asked
+    to wait (MariaDB manual, ``wsrep_sync_wait``: 1 for what only reads).
+    """
+    if _is_in_galera(cursor, place):
+        cursor.execute("SET SESSION wsrep_sync_wait = 1", ())
+
+
+def _is_in_galera(cursor: DBAPICursor, place: Place) -> bool:
+    if place.dialect.name not in ("mysql", "mariadb"):
+        return False
+    with contextlib.suppress(Exception):  # what stands in for MySQL need not answer that
+        cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on'", ())
+        return any(str(value).upper() in ("ON", "1") for _, value in cursor.fetchall())
+    return False
 
 
 def _gone(place: Place, name: str, grave: Tombstone) -> TicketTableError:
@@ -249,6 +286,7 @@ def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> Non
     wanted = element.note(place.dialect.name).layout
     if not exists(cursor, place, name):
         _check_memory(place, name, wanted)
+        _check_locks(cursor, place, name, wanted)
         _send_creation(cursor, place, element)
     layout, _ = find(cursor, place, name)
     if element.layout is not None and layout != wanted:

@@ -6,6 +6,8 @@
 from tests.servers.base import PASSWORD, USER, Server
 from tests.servers.borrower import Borrower
 from tests.servers.fleet import KINDS, Fleet
+from tests.servers.galera import Galera, GaleraNode
+from tests.servers.haproxy import Front, HAProxy
 from tests.servers.mariadb import MariaDB
 from tests.servers.mysql import MySQL
 from tests.servers.mysqllike import MySQLLike
@@ -17,6 +19,10 @@ __all__ = [
     "USER",
     "Borrower",
     "Fleet",
+    "Front",
+    "Galera",
+    "GaleraNode",
+    "HAProxy",
     "MariaDB",
     "MySQL",
     "MySQLLike",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pytest
@@ -12,11 +12,15 @@ from sqlalchemy import URL
 
 from tests.servers.base import Server, ServerMissing
 from tests.servers.fleet import Fleet, ServerLeftOut
+from tests.servers.galera import Galera
+from tests.servers.haproxy import CHECKER, Front, HAProxy
 from tests.servers.mariadb import MariaDB
 from tests.servers.mysql import MySQL
+from tests.servers.mysqllike import MySQLLike
 from tests.servers.postgres import PostgreSQL
 
 _Kind = TypeVar("_Kind", bound=Server)
+_T = TypeVar("_T")
 _numbers = itertools.count(1)
 
 
@@ -35,6 +39,7 @@ class Borrower:
         self._require_all = require_all
         self._lent: list[Server] = []
         self._own: list[Server] = []
+        self._proxies: list[HAProxy] = []
         self._databases: list[tuple[Server, str]] = []
 
     def mariadb(self, number: int = 0) -> MariaDB:
@@ -48,6 +53,21 @@ class Borrower:
     def postgresql(self) -> PostgreSQL:
         """Return the shared PostgreSQL cluster."""
         return self._lend(self._fleet.postgresql)
+
+    def galera(self) -> Galera:
+        """Return the shared Galera cluster, of three nodes."""
+        cluster = self._or_skip(self._fleet.galera)
+        self._lent += [node for node in cluster.nodes if node not in self._lent]
+        return cluster
+
+    def new_haproxy(self, *fronts: Front, checked: Iterable[MySQLLike]) -> HAProxy:
+        """Start HAProxy with some fronts; it says hello to the servers that are checked."""
+        for server in checked:
+            with server.administrator() as cursor:
+                cursor.execute(f"CREATE USER IF NOT EXISTS '{CHECKER}'@'%'")
+        haproxy = self._or_skip(lambda: self._fleet.new_haproxy(fronts))
+        self._proxies.append(haproxy)
+        return haproxy
 
     def new_mariadb(self, *options: str) -> MariaDB:
         """Start a MariaDB server of the test's own, with options of `mariadbd`."""
@@ -78,6 +98,8 @@ class Borrower:
 
     def give_back(self) -> None:
         """Undo what the test did: servers run again, databases are gone."""
+        while self._proxies:
+            self._proxies.pop().close()
         for server in self._lent:
             server.revive()
         while self._databases:
@@ -98,7 +120,7 @@ class Borrower:
         self._own.append(server)
         return server
 
-    def _or_skip(self, get: Callable[[], _Kind]) -> _Kind:
+    def _or_skip(self, get: Callable[[], _T]) -> _T:
         try:
             return get()
         except ServerLeftOut as left_out:

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from tests.servers.base import Server, ServerMissing
+from tests.servers.galera import Galera
 from tests.servers.guardian import Guardian
+from tests.servers.haproxy import Front, HAProxy
 from tests.servers.mariadb import MariaDB, MariaDBTemplate
 from tests.servers.mysql import MySQL
 from tests.servers.postgres import PostgreSQL
@@ -35,6 +37,7 @@ class Fleet:
         self._mariadb: dict[int, MariaDB] = {}
         self._mysql: dict[int, MySQL] = {}
         self._postgresql: dict[int, PostgreSQL] = {}
+        self._galera: Galera | None = None
 
     def mariadb(self, number: int) -> MariaDB:
         """Return the shared MariaDB server of this number."""
@@ -47,6 +50,20 @@ class Fleet:
     def postgresql(self) -> PostgreSQL:
         """Return the shared PostgreSQL cluster."""
         return _once(self._postgresql, 0, self.new_postgresql)
+
+    def galera(self) -> Galera:
+        """Return the shared Galera cluster, of three nodes."""
+        self._check_kind("mariadb")
+        if self._galera is None:
+            self._galera = Galera(self._guardian, self._template)
+            self._all += self._galera.nodes
+            for node in self._galera.nodes:
+                node.start()
+        return self._galera
+
+    def new_haproxy(self, fronts: Sequence[Front]) -> HAProxy:
+        """Start another HAProxy; who asks for it ends it."""
+        return HAProxy(self._guardian, fronts)
 
     def new_mariadb(self, options: Sequence[str] = ()) -> MariaDB:
         """Start another MariaDB server, with some options of `mariadbd`."""
@@ -76,8 +93,7 @@ class Fleet:
         return MariaDBTemplate(self._guardian)
 
     def _start(self, kind: str, make: Callable[[], _Kind]) -> _Kind:
-        if kind not in self._kinds:
-            raise ServerLeftOut(f"this run uses {', '.join(self._kinds)} only (--servers)")
+        self._check_kind(kind)
         if kind in self._missing:
             raise self._missing[kind]
         try:
@@ -88,6 +104,10 @@ class Fleet:
         self._all.append(server)
         server.start()
         return server
+
+    def _check_kind(self, kind: str) -> None:
+        if kind not in self._kinds:
+            raise ServerLeftOut(f"this run uses {', '.join(self._kinds)} only (--servers)")
 
 
 def _once(servers: dict[int, _Kind], number: int, start: Callable[[], _Kind]) -> _Kind:

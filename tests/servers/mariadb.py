@@ -64,13 +64,25 @@ class MariaDB(MySQLLike, ProcessServer):
     kind = "mariadb"
 
     def __init__(
-        self, guardian: Guardian, template: MariaDBTemplate, options: Sequence[str] = ()
+        self,
+        guardian: Guardian,
+        template: MariaDBTemplate,
+        options: Sequence[str] = (),
+        *,
+        owner: str | None = None,
     ) -> None:
         self._program = find_program(["mariadbd", "mysqld"], _HINT)
         self._options = list(options)
-        super().__init__(guardian)
-        template.copy_to(self.folder / "data")
+        super().__init__(guardian, owner)
+        template.copy_to(self._data)
         (self.folder / "accounts.sql").write_text(_ACCOUNTS)
+        if owner is not None:
+            for path in (self._data, *self._data.glob("**/*")):
+                shutil.chown(path, owner)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
 
     @property
     def socket(self) -> Path:
@@ -80,17 +92,17 @@ class MariaDB(MySQLLike, ProcessServer):
     def copy_data(self) -> None:
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.folder / "data", copy)
+        shutil.copytree(self._data, copy)
 
     def restore_data(self) -> None:
-        shutil.rmtree(self.folder / "data")
-        shutil.copytree(self.folder / "copy", self.folder / "data")
+        shutil.rmtree(self._data)
+        shutil.copytree(self.folder / "copy", self._data)
 
     def command(self) -> list[str]:
         return [
             str(self._program),
             "--no-defaults",
-            f"--datadir={self.folder / 'data'}",
+            f"--datadir={self._data}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'pid'}",
             # At its start it removes what looks like its temporary tables, another server's too.
@@ -105,7 +117,7 @@ class MariaDB(MySQLLike, ProcessServer):
             "--innodb-log-file-size=8M",
             "--innodb-buffer-pool-size=32M",
             "--key-buffer-size=1M",
-            *_as_root(),
+            *([] if self._owner else _as_root()),
             *self._options,
         ]
 
