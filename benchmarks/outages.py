@@ -122,7 +122,10 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
             gaps.append(1000 * (now - before))
             before = now
 
-    async def work(sessions: Callable[[], AsyncSession], place: asyncio.Semaphore) -> None:
+    async def work(
+        sessions: Callable[[], AsyncSession], place: asyncio.Semaphore, turn: int
+    ) -> None:
+        await asyncio.sleep(TASKS_REST * turn / TASKS)  # all at once would be a gap of their own
         while not over.is_set():
             with times.measured():
                 async with sessions() as session:
@@ -138,7 +141,8 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
             await connection.run_sync(table.metadata.create_all)
         place = asyncio.Semaphore(1)
         tasks = [
-            asyncio.create_task(work(lambda: AsyncSession(engine), place)) for _ in range(TASKS)
+            asyncio.create_task(work(lambda: AsyncSession(engine), place, turn))
+            for turn in range(TASKS)
         ]
         beating = asyncio.create_task(beat())
         await asyncio.to_thread(nemesis)

@@ -37,25 +37,33 @@ class MySQL(MySQLLike):
         self._guardian = guardian
         self._order = 0
         self._started = False
+        self._frozen = False
         self._copy: Folder | None = None
-        self._container = (
-            MySqlContainer(
-                image, username=USER, password=PASSWORD, root_password=PASSWORD, dbname=USER
-            )
-            # Docker would choose another port after each restart.
-            .with_bind_ports(3306, free_port())
-            # Not every image has one for its data, which another container can copy.
-            .with_kwargs(mounts=[Mount(_DATA, None)])
-            .with_command(["--skip-log-bin", "--innodb-buffer-pool-size=32M", *options])
+        # Docker would choose another one after each restart.
+        self.port = free_port()
+        self._container = MySqlContainer(
+            image, username=USER, password=PASSWORD, root_password=PASSWORD, dbname=USER
+        )
+        # Not every image has a volume for its data, which another container can copy.
+        started_with: dict[str, object] = {"mounts": [Mount(_DATA, None)]}
+        if _shares_network():
+            # Docker's proxy would go on listening for a server that was killed, and say nothing.
+            started_with["network_mode"] = "host"
+            self._container.ports.clear()
+            options = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-mysqlx", *options]
+        else:
+            self._container.with_bind_ports(3306, self.port)
+        self._container.with_kwargs(**started_with).with_command(
+            ["--skip-log-bin", "--innodb-buffer-pool-size=32M", *options]
         )
 
     @property
     def alive(self) -> bool:
-        return self._started and self._status() in {"running", "paused"}
+        return self._started and self._status() == "running"
 
     @property
     def frozen(self) -> bool:
-        return self._started and self._status() == "paused"
+        return self._frozen
 
     def start(self) -> None:
         if self._started:
@@ -65,26 +73,26 @@ class MySQL(MySQLLike):
             self._started = True
             name = self._container.get_container_id()
             self._order = self._guardian.promise([sys.executable, "-c", _REMOVE, name])
-        self.host = self._container.get_container_host_ip()
-        self.port = self._container.get_exposed_port(3306)
+        self.host = "127.0.0.1" if _shares_network() else self._container.get_container_host_ip()
         wait_until(self.answers, self._death)
 
     def stop(self) -> None:
         self._container.get_wrapped_container().stop(timeout=60)
 
     def kill(self) -> None:
-        # A paused container takes no signal.
-        if self.frozen:
-            self.thaw()
         container = self._container.get_wrapped_container()
         container.kill()
         container.wait()
+        self._frozen = False
 
     def freeze(self) -> None:
-        self._container.get_wrapped_container().pause()
+        # The engine's own way to pause is refused now and then, by a kernel that could not freeze all.
+        self._container.get_wrapped_container().kill(signal="SIGSTOP")
+        self._frozen = True
 
     def thaw(self) -> None:
-        self._container.get_wrapped_container().unpause()
+        self._container.get_wrapped_container().kill(signal="SIGCONT")
+        self._frozen = False
 
     def copy_data(self) -> None:
         self._beside_the_data(f"rm -rf /copy/* && cp -a {_DATA}/. /copy/")
@@ -127,6 +135,11 @@ class MySQL(MySQLLike):
             return None
         out, err = self._container.get_logs()
         return f"{self.kind} ended while starting: {(out + err).decode()[-2000:]}"
+
+
+def _shares_network() -> bool:
+    """Whether a container can listen on this machine's own loopback address."""
+    return sys.platform == "linux" and os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
 
 
 def require_image() -> str:
