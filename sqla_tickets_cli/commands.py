@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from sqla_tickets import TicketError, TicketPool, __version__, growth, moves
 from sqla_tickets.note import LayoutName
@@ -204,15 +204,26 @@ def audit(
 
 
 def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> audit_.Report:
-    shown = TextColumn("{task.description} {task.completed:,} ids"), TimeElapsedColumn()
+    """Audit one column, and show on a terminal how far it is: by the ids, which are read in order."""
+    ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
+    first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
     stderr = Console(stderr=True)
     with Progress(
-        SpinnerColumn(), *shown, console=stderr, transient=True, disable=not stderr.is_terminal
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} ids"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
     ) as bar:
-        task = bar.add_task(str(column), total=None)
-        return audit_.audit(
-            pool, shards, column, lambda rows, last: bar.update(task, completed=rows)
-        )
+        task = bar.add_task(str(column), total=last - first + 1, rows=0)
+
+        def show(rows: int, seen: int) -> None:
+            bar.update(task, completed=seen - first + 1, rows=rows)
+
+        return audit_.audit(pool, shards, column, show)
 
 
 # -- what changes something

@@ -115,11 +115,21 @@ class Shard:
 
     def largest(self, where: TicketColumn) -> int | None:
         """The largest id; None where there is no row, or no such table."""
+        bounds = self.bounds(where)
+        return bounds and bounds[1]
+
+    def bounds(self, where: TicketColumn) -> tuple[int, int] | None:
+        """The smallest and the largest id; None where there is no row, or no such table."""
         if self.column(where) is None:
             return None
         ids, source = _parts(where)
+        # a subquery each: SQLite finds one end by the index, and both only by reading all
+        ends = [
+            select(end(ids)).select_from(source).scalar_subquery() for end in (func.min, func.max)
+        ]
         with self._errors(), self._engine.connect() as connection:
-            return connection.scalar(select(func.max(ids)).select_from(source))
+            smallest, largest = connection.execute(select(*ends)).one()
+        return None if largest is None else (smallest, largest)
 
     def pages(self, where: TicketColumn, above: int | None = None) -> Iterator[list[int]]:
         """The ids in ascending order, many at a time.

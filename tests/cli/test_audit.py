@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
@@ -28,6 +30,13 @@ ROWS = int(os.environ.get("TICKETS_AUDIT_ROWS", "40000"))
 PHOTOS = TicketColumn("photos", "id", "photos")
 SHARDS = 4
 pytestmark = pytest.mark.ticket_servers("sqlite")
+#: SQLite's way to have a key that counts, which no ALTER TABLE can make.
+COUNTING = (
+    "ALTER TABLE photos RENAME TO before",
+    "CREATE TABLE photos (id INTEGER PRIMARY KEY, title VARCHAR(9))",
+    "INSERT INTO photos SELECT * FROM before",
+    "DROP TABLE before",
+)
 KINDS = pytest.mark.app_databases("sqlite", "mariadb")
 
 
@@ -60,11 +69,34 @@ class Site:
     def insert(self, shard: int, number: int) -> None:
         run(self.urls[shard], f"INSERT INTO photos VALUES ({number}, 'planted')")
 
+    def plant(self) -> dict[str, tuple[list[str], list[int]]]:
+        """Put wrong what an audit shall find: on which shards, and which ids."""
+        twice = self.first + ROWS // 2 + 1
+        foreign = self.pool.servers[0].last_ticket("photos") + 2
+        self.insert(0, twice)
+        self.insert(3, foreign)
+        if self.kind == "mariadb":
+            run(self.urls[2], "ALTER TABLE photos MODIFY id BIGINT NOT NULL AUTO_INCREMENT")
+        else:
+            run(self.urls[2], *COUNTING)
+        owner = (twice - self.first) % SHARDS
+        named = [str(shard) for shard in self.shards]
+        return {
+            "duplicate": ([named[n] for n in sorted({0, owner})], [twice]),
+            "foreign": ([named[3]], [foreign]),
+            "auto_increment": ([named[2]], []),
+        }
+
     @property
     def arguments(self) -> list[str]:
         servers = options([server.engine.url for server in self.pool.servers])
         found = [word for url in self.urls for word in ("--shard", url.render_as_string(False))]
         return ["audit", *servers, *found]
+
+
+def found_in(report: dict[str, Any]) -> dict[str, tuple[list[str], list[int]]]:
+    """What a report says, as `Site.plant` does."""
+    return {a["kind"]: (a["shards"], a["ids"]) for a in report["anomalies"]}
 
 
 @pytest.fixture
@@ -86,27 +118,14 @@ def test_nothing_is_found_where_nothing_is_wrong(site: Site) -> None:
 
 @KINDS
 def test_what_is_planted_is_found(site: Site) -> None:
-    twice = site.first + ROWS // 2 + 1
-    foreign = site.pool.servers[0].last_ticket("photos") + 2
-    site.insert(0, twice)
-    site.insert(3, foreign)
-    if site.kind == "mariadb":
-        run(site.urls[2], "ALTER TABLE photos MODIFY id BIGINT NOT NULL AUTO_INCREMENT")
-    else:
-        run(site.urls[2], "DROP TABLE photos", "CREATE TABLE photos (id INTEGER PRIMARY KEY)")
+    planted = site.plant()
     done = run_cli(*site.arguments, "--json")
     assert done.code == 1
     (report,) = done.json["audit"]
-    found = {anomaly["kind"]: anomaly for anomaly in report["anomalies"]}
-    assert set(found) == {"duplicate", "foreign", "auto_increment"}
-    assert found["duplicate"]["ids"] == [twice]
-    owner = (twice - site.first) % SHARDS
-    assert found["duplicate"]["shards"] == [str(site.shards[n]) for n in sorted({0, owner})]
-    assert (found["foreign"]["ids"], found["foreign"]["count"]) == ([foreign], 1)
-    assert found["foreign"]["shards"] == [str(site.shards[3])]
-    assert found["auto_increment"]["shards"] == [str(site.shards[2])]
+    assert found_in(report) == planted
     text = run_cli(*site.arguments).text
-    assert str(foreign) in text
+    assert "DUPLICATE" in text
+    assert all(str(number) in text for _, ids in planted.values() for number in ids)
     assert "hush" not in text
 
 
@@ -166,14 +185,36 @@ def test_many_rows_in_little_memory(site: Site) -> None:
         "before = peak(); r = CliRunner().invoke(cli, sys.argv[1:])\n"
         "print(json.dumps([r.exit_code, r.output, peak() - before]))"
     )
+    planted = site.plant()
     command = [sys.executable, "-c", code, *site.arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     exit_code, text, kilobytes = json.loads(done.stdout)
     (report,) = json.loads(text)["audit"]
     print(f"{site.kind}: {report['rows']:,} rows, {report['seconds']:.1f} s, {kilobytes:,} kB")
-    assert exit_code == 0
-    assert report["rows"] == ROWS
+    assert exit_code == 1
+    assert found_in(report) == planted
+    assert report["rows"] == ROWS + 2
     assert kilobytes < 100_000
+
+
+@pytest.mark.app_databases("sqlite")
+def test_a_terminal_sees_how_far_it_is(site: Site) -> None:
+    seen: list[tuple[int, int]] = []
+    audit(site.pool, site.shards, PHOTOS, lambda rows, last: seen.append((rows, last)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (ROWS, site.first + ROWS - 1)
+    command = [sys.executable, "-m", "sqla_tickets_cli", *site.arguments]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
+    )
+    assert "100%" in done.stderr
+    assert f"{ROWS:,} ids" in re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)
+    quiet = subprocess.run(command, capture_output=True, text=True)
+    assert quiet.stderr == ""
+    assert "No id twice" in quiet.stdout
 
 
 def test_columns_are_found_in_the_models(
