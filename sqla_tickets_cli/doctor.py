@@ -14,10 +14,43 @@ from sqla_tickets.tombstones import Live
 
 from .facts import Facts, Grant, PoolFacts, facts_of
 
-__all__ = ["CHECKS", "Finding", "Severity", "examine"]
+__all__ = ["CHECKS", "Code", "Finding", "Severity", "examine"]
 
 #: What comes of it: ids repeat, draws fail, or it could be better.
 Severity = Literal["repeats", "stops", "advice"]
+
+#: What is found. Alerts may be keyed on them: a release does not rename one.
+Code = Literal[
+    "flush-setting",
+    "fsync",
+    "full-page-writes",
+    "binary-log",
+    "storage-engine",
+    "old-version",
+    "galera-increments",
+    "group-replication",
+    "global-increments",
+    "offset-above-increment",
+    "replica",
+    "has-replicas",
+    "unreachable",
+    "same-server",
+    "read-only",
+    "in-recovery",
+    "table-missing",
+    "table-closed",
+    "table-unfit",
+    "table-empty",
+    "numbers-used",
+    "connections-used",
+    "grants-missing",
+    "lock-not-granted",
+    "grants-everywhere",
+    "grants-dangerous",
+    "no-encryption",
+    "lax-sql-mode",
+    "cached-statistics",
+]
 
 
 @dataclass(frozen=True)
@@ -27,6 +60,7 @@ class Finding:
     Attributes:
         server: the server's name.
         check: the name of the check.
+        code: what it is, by a name that stays.
         severity: what comes of it.
         variable: what to look at.
         value: how it was found.
@@ -36,6 +70,7 @@ class Finding:
 
     server: str
     check: str
+    code: Code
     severity: Severity
     variable: str
     value: str
@@ -43,8 +78,8 @@ class Finding:
     fix: str
 
 
-#: Severity, variable, value, why, fix.
-Complaint = tuple[Severity, str, str, str, str]
+#: Code, severity, variable, value, why, fix.
+Complaint = tuple[Code, Severity, str, str, str, str]
 Check = Callable[[Facts, PoolFacts], Iterator[Complaint]]
 
 
@@ -68,20 +103,26 @@ def durability(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     value = server.variables.get("innodb_flush_log_at_trx_commit", "1")
     if value != "1":
         yield (
+            "flush-setting",
             "repeats",
             "innodb_flush_log_at_trx_commit",
             value,
             "After a crash the tickets of the last second are issued again.",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
         )
-    for variable in ("fsync", "full_page_writes"):
+    switches: tuple[tuple[Code, str], ...] = (
+        ("fsync", "fsync"),
+        ("full-page-writes", "full_page_writes"),
+    )
+    for code, variable in switches:
         if server.variables.get(variable) == "off":
             yield (
+                code,
                 "repeats",
                 variable,
                 "off",
                 "After a crash the last tickets, or the whole table, are lost.",
-                f"ALTER SYSTEM SET {variable} = on; SELECT pg_reload_conf();",
+                f"{_set_global(server, variable, 'on')}.",
             )
 
 
@@ -89,6 +130,7 @@ def binary_log(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     value = server.variables.get("sync_binlog", "1")
     if server.variables.get("log_bin") == "ON" and value != "1":
         yield (
+            "binary-log",
             "repeats",
             "sync_binlog",
             value,
@@ -101,6 +143,7 @@ def storage_engine(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     for name, table in server.tables.items():
         if table.engine not in (None, "InnoDB", "ROCKSDB"):
             yield (
+                "storage-engine",
                 "repeats",
                 f"engine of {name}",
                 str(table.engine),
@@ -113,6 +156,7 @@ def version(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     since = {"mysql": (8, 0), "mariadb": (10, 2, 4)}.get(server.kind)
     if since and server.version and server.version < since:
         yield (
+            "old-version",
             "repeats",
             "version",
             ".".join(map(str, server.version)),
@@ -124,12 +168,19 @@ def version(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 def cluster(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     counted = [name for name, table in server.tables.items() if _is_flickrs(table.state)]
     galera = [server.variables.get(n) for n in ("wsrep_on", "wsrep_auto_increment_control")]
-    for variable, is_on, fix in (
-        ("wsrep_auto_increment_control", galera == ["ON", "ON"], "SET GLOBAL {} = OFF"),
-        ("group_replication", server.group, "UNINSTALL PLUGIN {}"),
-    ):
+    managers: tuple[tuple[Code, str, bool, str], ...] = (
+        (
+            "galera-increments",
+            "wsrep_auto_increment_control",
+            galera == ["ON", "ON"],
+            "SET GLOBAL {} = OFF",
+        ),
+        ("group-replication", "group_replication", server.group, "UNINSTALL PLUGIN {}"),
+    )
+    for code, variable, is_on, fix in managers:
         if is_on:
             yield (
+                code,
                 "repeats",
                 variable,
                 "ON",
@@ -152,6 +203,7 @@ def increments(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     ]
     above = "The offset is above the increment, and so not kept. " if found[1] > found[0] else ""
     yield (
+        "offset-above-increment" if above else "global-increments",
         "repeats" if foreign or above else "advice",
         "auto_increment_increment, auto_increment_offset",
         f"{found[0]}, {found[1]}",
@@ -169,6 +221,7 @@ def increments(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 def replication(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     if server.is_replica and server.kind != "postgresql":
         yield (
+            "replica",
             "repeats",
             "SHOW REPLICA STATUS",
             "it is a replica",
@@ -180,6 +233,7 @@ def replication(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         )
     if server.replicas:
         yield (
+            "has-replicas",
             "advice",
             "replicas",
             str(server.replicas),
@@ -193,6 +247,7 @@ def replication(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 
 def unreachable(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     yield (
+        "unreachable",
         "stops",
         "connection",
         "none",
@@ -209,6 +264,7 @@ def twins(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     ]
     if others:
         yield (
+            "same-server",
             "stops",
             "server",
             f"the same as {', '.join(others)}",
@@ -221,15 +277,17 @@ def read_only(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     for name in ("super_read_only", "read_only", "default_transaction_read_only"):
         if server.variables.get(name, "OFF").upper() not in ("OFF", "0", "NO_LOCK"):
             yield (
+                "read-only",
                 "stops",
                 name,
                 server.variables[name],
                 "It issues no tickets. Was it demoted to a replica?",
-                f"SET GLOBAL {name} = OFF, if it is to issue tickets, after sqla-tickets restore.",
+                f"{_set_global(server, name, 'OFF')}, if it is to issue tickets, after sqla-tickets restore.",
             )
             return
     if server.is_replica and server.kind == "postgresql":
         yield (
+            "in-recovery",
             "stops",
             "pg_is_in_recovery()",
             "true",
@@ -243,6 +301,7 @@ def tables(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         state = table.state
         if state is None:
             yield (
+                "table-missing",
                 "stops",
                 f"table {name}",
                 "missing",
@@ -253,6 +312,7 @@ def tables(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
             isinstance(state, Tombstone) and state.kind in ("opening", "converting")
         ):
             yield (
+                "table-closed",
                 "stops",
                 f"table {name}",
                 str(state),
@@ -260,9 +320,17 @@ def tables(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
                 "Run the migration again: it goes on where it stopped.",
             )
         elif isinstance(state, TicketError):
-            yield ("stops", f"table {name}", "unfit", str(state), "As the message says.")
+            yield (
+                "table-unfit",
+                "stops",
+                f"table {name}",
+                "unfit",
+                str(state),
+                "As the message says.",
+            )
         elif isinstance(state, Live) and state.number is None:
             yield (
+                "table-empty",
                 "stops",
                 f"table {name}",
                 "empty",
@@ -282,6 +350,7 @@ def exhaustion(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         largest = largest_ticket(state.note.bits if state.note else 64)
         if state.number > MUCH * largest:
             yield (
+                "numbers-used",
                 "stops",
                 f"last ticket of {name}",
                 f"{state.number} of {largest}",
@@ -297,11 +366,12 @@ def connections(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     most = int(server.variables.get("max_connections", 0))
     if most and used > MANY * most:
         yield (
+            "connections-used",
             "stops",
             "max_connections",
             f"{most}, of which {used} were used",
             "One more restart of the application may find no connection.",
-            f"SET GLOBAL max_connections = {max(4 * used, 500)}, and in the server's configuration.",
+            f"{_set_global(server, 'max_connections', max(4 * used, 500))}, and in the configuration.",
         )
 
 
@@ -319,6 +389,7 @@ def missing_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         if is_slow and not _is_flickrs(table.state):
             continue
         yield (
+            "lock-not-granted" if is_slow else "grants-missing",
             "advice" if is_slow else "stops",
             f"grants on {name}",
             f"without {', '.join(lacking)}",
@@ -338,9 +409,14 @@ def too_many_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         if grant.on == "*.*":
             everywhere |= grant.privileges - HARMLESS
     here = _privileges(server.grants or (), server.database) & DANGEROUS
-    for where, surplus in (("*.*", everywhere), (f"`{server.database}`.*", here - everywhere)):
+    surpluses: tuple[tuple[Code, str, set[str]], ...] = (
+        ("grants-everywhere", "*.*", everywhere),
+        ("grants-dangerous", f"`{server.database}`.*", here - everywhere),
+    )
+    for code, where, surplus in surpluses:
         if surplus:
             yield (
+                code,
                 "advice",
                 f"grants on {where}",
                 ", ".join(sorted(surplus)),
@@ -355,11 +431,14 @@ def encryption(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     host = server.server.engine.url.host
     if server.status.get("Ssl_cipher") == "" and not _is_this_machine(host):
         yield (
+            "no-encryption",
             "advice",
             "Ssl_cipher",
             "none",
             f"What goes to {host} can be read and changed on the way.",
-            "Give the URL ?ssl_ca=FILE, and the user REQUIRE SSL.",
+            "Give the URL ?sslmode=verify-full&sslrootcert=FILE, and pg_hba.conf hostssl."
+            if server.kind == "postgresql"
+            else "Give the URL ?ssl_ca=FILE, and the user REQUIRE SSL.",
         )
 
 
@@ -367,6 +446,7 @@ def lax_mode(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     mode = server.variables.get("sql_mode")
     if mode is not None and "STRICT_" not in mode:
         yield (
+            "lax-sql-mode",
             "advice",
             "sql_mode",
             mode or "empty",
@@ -379,6 +459,7 @@ def stale_statistics(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     value = server.variables.get("information_schema_stats_expiry", "0")
     if value != "0":
         yield (
+            "cached-statistics",
             "advice",
             "information_schema_stats_expiry",
             value,
@@ -435,6 +516,13 @@ def _privileges(
 
 def _user(server: Facts) -> str:
     return f"'{server.server.engine.url.username}'"
+
+
+def _set_global(server: Facts, name: str, value: object) -> str:
+    if server.kind == "postgresql":
+        effective = "a restart" if name == "max_connections" else "SELECT pg_reload_conf()"
+        return f"ALTER SYSTEM SET {name} = {value} and {effective}"
+    return f"SET GLOBAL {name} = {value}"
 
 
 def _is_flickrs(state: object) -> bool:

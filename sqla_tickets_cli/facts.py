@@ -198,6 +198,8 @@ def _ask_postgresql(cursor: DBAPICursor, facts: Facts) -> None:
     facts.variables["started"] = str(started)
     ((used,),) = _rows(cursor, "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'c%'")
     facts.status["Threads_connected"] = str(used)
+    ((cipher,),) = _rows(cursor, "SELECT cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+    facts.status["Ssl_cipher"] = str(cipher or "")
 
 
 def _rows(cursor: DBAPICursor, statement: str) -> list[tuple[object, ...]]:

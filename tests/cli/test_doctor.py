@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 import pymysql
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool
-from sqla_tickets_cli.doctor import CHECKS, Finding, examine, unreachable
+from sqla_tickets import TicketPool, tombstones
+from sqla_tickets_cli.doctor import Code, Finding, examine, version
+from sqla_tickets_cli.facts import Facts, PoolFacts
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import FLICKRS_TABLE, fresh_pair, grant_only, run, setting
-from tests.servers import USER, Borrower, MySQLLike
+from tests.servers import USER, Borrower, MySQLLike, PostgreSQL
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
 
 LEAST = ("SELECT", "INSERT", "UPDATE", "DELETE", "LOCK TABLES", "CREATE")
 MYSQL_LIKE = pytest.mark.ticket_servers("mariadb", "mysql")
@@ -37,10 +43,10 @@ class Pair:
     def findings(self) -> list[Finding]:
         return examine(self.pool)
 
-    def only(self, check: str, *, offsets: tuple[int, ...] = (1,)) -> Finding:
-        """The first of the findings, which are of this check alone, on these servers."""
+    def only(self, code: str, *, offsets: tuple[int, ...] = (1,)) -> Finding:
+        """The first of the findings, which are this one alone, on these servers."""
         found = self.findings
-        assert {finding.check for finding in found} == {check}, found
+        assert {finding.code for finding in found} == {code}, found
         assert [f"(offset {n})" for n in offsets] == [f.server[-10:] for f in found]
         assert all(f.variable and f.value and f.why and f.fix for f in found)
         return found[0]
@@ -83,18 +89,74 @@ def test_two_files_have_no_finding(pool: TicketPool) -> None:
     assert examine(pool) == []
 
 
+@contextlib.contextmanager
+def altered(cluster: PostgreSQL, setting: LiteralString, value: LiteralString) -> Iterator[None]:
+    """Give a cluster of PostgreSQL another setting for a while."""
+    before = shown(cluster, setting)
+    alter(cluster, f"SET {setting} = {value}")
+    wait_for(cluster, setting, value)
+    try:
+        yield
+    finally:
+        alter(cluster, f"RESET {setting}")
+        wait_for(cluster, setting, before)
+
+
+def wait_for(cluster: PostgreSQL, setting: LiteralString, value: str) -> None:
+    """It reads its files beside the traffic."""
+    deadline = time.monotonic() + 30
+    while (seen := shown(cluster, setting)) != value:
+        assert time.monotonic() < deadline, f"{setting} is {seen}, and was to be {value}"
+        time.sleep(0.02)
+
+
+def alter(cluster: PostgreSQL, what: LiteralString) -> None:
+    with cluster.administrator() as cursor:
+        cursor.execute(f"ALTER SYSTEM {what}")
+        cursor.execute("SELECT pg_reload_conf()")
+
+
+def shown(cluster: PostgreSQL, setting: LiteralString) -> str:
+    with cluster.administrator() as cursor:
+        ((value,),) = cursor.execute(f"SHOW {setting}").fetchall()
+    return str(value)
+
+
 @pytest.mark.ticket_servers("postgresql")
 def test_the_cluster_of_these_tests_which_does_not_flush(pool: TicketPool) -> None:
     """It is one for both servers, and started without fsync."""
     found = examine(pool)
-    assert {finding.check for finding in found} == {"durability", "twins"}
-    assert {f.severity for f in found if f.variable == "fsync"} == {"repeats"}
+    assert {finding.code for finding in found} == {"fsync", "same-server"}
+    assert {f.severity for f in found if f.code == "fsync"} == {"repeats"}
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_a_pair_of_postgresql(servers: Borrower, open_pool: OpenPool) -> None:
+    first, second = (servers.new_postgresql("--fsync=on") for _ in range(2))
+    urls = [servers.fresh_database(first), servers.fresh_database(second)]
+    pool = open_pool(urls)
+    pool.create_table("photos")
+    pool.next_ids("photos", 3)
+    assert examine(pool) == []
+    for name, value, code, severity in (
+        ("full_page_writes", "off", "full-page-writes", "repeats"),
+        ("default_transaction_read_only", "on", "read-only", "stops"),
+    ):
+        with altered(second, name, value):
+            (finding,) = examine(pool)
+        assert (finding.code, finding.severity, finding.value) == (code, severity, value)
+        assert f"ALTER SYSTEM SET {name} = " in finding.fix
+    (finding,) = examine(open_pool([urls[0], urls[1].set(host="0.0.0.0")]))
+    assert finding.code == "no-encryption"
+    twin = servers.fresh_database(first)
+    found = examine(open_pool([urls[0], twin]), ["photos"])
+    assert [f.code for f in found if "offset 1" in f.server] == ["same-server"]
 
 
 @MYSQL_LIKE
 def test_a_crash_may_forget_tickets(pair: Pair) -> None:
     with setting(pair.first, innodb_flush_log_at_trx_commit=2):
-        finding = pair.only("durability")
+        finding = pair.only("flush-setting")
         assert (finding.severity, finding.value) == ("repeats", "2")
         done = run_cli("doctor", *options(pair.urls))
     assert done.code == 1
@@ -103,17 +165,19 @@ def test_a_crash_may_forget_tickets(pair: Pair) -> None:
 
 
 @MYSQL_LIKE
-def test_tables_without_a_redo_log(pair: Pair) -> None:
-    for server, url in zip((pair.first, pair.second), pair.urls, strict=True):
+def test_tables_without_a_redo_log(pair: Pair, ticket_kind: str) -> None:
+    engines = ["MyISAM", "Aria" if ticket_kind == "mariadb" else "MyISAM"]
+    for server, url, engine in zip((pair.first, pair.second), pair.urls, engines, strict=True):
         with server.administrator() as cursor:
-            cursor.execute(f"ALTER TABLE `{url.database}`.photos ENGINE = MyISAM")
-    assert pair.only("storage_engine", offsets=(1, 2)).value == "MyISAM"
+            cursor.execute(f"ALTER TABLE `{url.database}`.photos ENGINE = {engine}")
+    pair.only("storage-engine", offsets=(1, 2))
+    assert [finding.value for finding in pair.findings] == engines
 
 
 @MYSQL_LIKE
 def test_increments_that_disagree_with_the_pool(pair: Pair) -> None:
     with setting(pair.first, auto_increment_increment=1, auto_increment_offset=1):
-        assert pair.only("increments").severity == "advice"
+        assert pair.only("global-increments").severity == "advice"
         assert run_cli("doctor", *options(pair.urls)).code == 0
         with pair.first.administrator() as cursor:
             cursor.execute(f"USE `{pair.urls[0].database}`")
@@ -127,7 +191,7 @@ def test_increments_that_disagree_with_the_pool(pair: Pair) -> None:
 @MYSQL_LIKE
 def test_an_offset_above_the_increment(pair: Pair) -> None:
     with setting(pair.second, auto_increment_increment=2, auto_increment_offset=5):
-        finding = pair.only("increments", offsets=(2,))
+        finding = pair.only("offset-above-increment", offsets=(2,))
     assert finding.severity == "repeats"
     assert "above" in finding.why
 
@@ -146,12 +210,25 @@ def test_a_server_with_the_wrong_options(
         cursor.execute("SET GLOBAL auto_increment_increment = 2, GLOBAL auto_increment_offset = 2")
         cursor.execute("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1")
     grant_only(bad, url, *LEAST)
-    found = {f.check: f for f in examine(open_pool([pair.urls[0], url])) if f.server[-2] == "2"}
-    assert set(found) == {"version", "binary_log", "replication", "tables"}
-    assert (found["version"].severity, found["version"].value) == ("repeats", "10.1.48")
-    assert (found["binary_log"].severity, found["binary_log"].value) == ("repeats", "0")
-    assert found["replication"].severity == "repeats"
-    assert found["tables"].value == "missing"
+    found = {f.code: f for f in examine(open_pool([pair.urls[0], url])) if f.server[-2] == "2"}
+    assert set(found) == {"old-version", "binary-log", "replica", "table-missing"}
+    assert (found["old-version"].severity, found["old-version"].value) == ("repeats", "10.1.48")
+    assert (found["binary-log"].severity, found["binary-log"].value) == ("repeats", "0")
+    assert found["replica"].severity == "repeats"
+    assert found["table-missing"].value == "missing"
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [("mysql", (5, 7, 44), (8, 0)), ("mariadb", (10, 2, 3), (10, 2, 4)), ("sqlite", (), (3, 7))],
+)
+def test_releases_that_cannot_be_had(kind: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Nobody packages them any more: what the check says of their numbers, without a server."""
+    with TicketPool(["sqlite://"]) as pool:
+        facts = [Facts(pool.servers[0], kind, number) for number in (old, new)]
+        before, since = (list(version(each, PoolFacts(pool, facts))) for each in facts)
+    assert [complaint[0] for complaint in before] == ["old-version"] * bool(old)
+    assert since == []
 
 
 @MARIADB
@@ -171,8 +248,8 @@ def test_a_galera_cluster_that_sets_increments(
     with node.administrator() as cursor:
         cursor.execute("SELECT @@GLOBAL.wsrep_on, @@GLOBAL.wsrep_auto_increment_control")
         assert cursor.fetchall() == ((1, 1),)
-    found = {f.check: f for f in examine(pool) if f.server.endswith("(offset 2)")}
-    assert found["cluster"].variable == "wsrep_auto_increment_control"
+    found = {f.code: f for f in examine(pool) if f.server.endswith("(offset 2)")}
+    assert found["galera-increments"].variable == "wsrep_auto_increment_control"
 
 
 @pytest.mark.ticket_servers("mysql")
@@ -183,7 +260,7 @@ def test_group_replication(servers: Borrower, open_pool: OpenPool, pair: Pair) -
         except pymysql.err.MySQLError as error:
             pytest.skip(f"this MySQL has no group replication: {error}")
         try:
-            assert pair.only("cluster", offsets=(2,)).variable == "group_replication"
+            assert pair.only("group-replication", offsets=(2,)).variable == "group_replication"
         finally:
             cursor.execute("UNINSTALL PLUGIN group_replication")
 
@@ -194,21 +271,21 @@ def test_both_addresses_lead_to_one_server(pair: Pair, servers: Borrower) -> Non
         other = servers.fresh_database(pair.first)
         grant_only(pair.first, other, *LEAST)
         with TicketPool([pair.urls[0], other.set(host="localhost")]) as twins:
-            found = [f for f in examine(twins) if f.check == "twins"]
+            found = [f for f in examine(twins) if f.code == "same-server"]
     assert [f.severity for f in found] == ["stops", "stops"]
 
 
 @MYSQL_LIKE
 def test_a_server_that_may_not_be_written_to(pair: Pair) -> None:
     with setting(pair.second, read_only=1):
-        assert pair.only("read_only", offsets=(2,)).severity == "stops"
+        assert pair.only("read-only", offsets=(2,)).severity == "stops"
 
 
 @MYSQL_LIKE
 def test_a_server_that_is_down(pair: Pair) -> None:
     pair.second.kill()
     (finding,) = pair.findings
-    assert (finding.check, finding.severity) == (unreachable.__name__, "stops")
+    assert (finding.code, finding.severity) == ("unreachable", "stops")
     assert str(pair.urls[1].port) in finding.server
 
 
@@ -217,23 +294,36 @@ def test_a_table_that_is_missing_or_empty(pool: TicketPool, ticket_urls: list[UR
     run(ticket_urls[0], "DROP TABLE people")
     run(ticket_urls[1], "DELETE FROM photos")
     found = {f.variable: f for f in examine(pool) if f.check == "tables"}
-    assert {name: f.value for name, f in found.items()} == {
-        "table people": "missing",
-        "table photos": "empty",
+    assert {name: f.code for name, f in found.items()} == {
+        "table people": "table-missing",
+        "table photos": "table-empty",
     }
     assert found["table people"].fix == "sqla-tickets create people"
 
 
 @MYSQL_LIKE
 def test_a_table_of_another_pool(pair: Pair, open_pool: OpenPool) -> None:
-    found = [f for f in examine(open_pool(pair.urls[::-1])) if f.check == "tables"]
+    found = [f for f in examine(open_pool(pair.urls[::-1])) if f.code == "table-unfit"]
     assert len(found) == 2
     assert all("numbered otherwise" in f.why for f in found)
 
 
+def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
+    """As a migration leaves it that was killed after its first server."""
+    pool.servers[1].do(
+        "photos",
+        lambda cursor, place: tombstones.bury(
+            cursor, place, "photos", tombstones.Destination("converting", "default", "photos")
+        ),
+    )
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert (finding.code, finding.severity) == ("table-closed", "stops")
+    assert "(offset 2)" in finding.server
+
+
 def test_numbers_that_run_out(pool: TicketPool) -> None:
     pool.create_table("small", bits=32, start=3_200_000_000)
-    found = [f for f in examine(pool) if f.check == "exhaustion"]
+    found = [f for f in examine(pool) if f.code == "numbers-used"]
     assert len(found) == 2
     assert "75%" in found[0].why
 
@@ -243,29 +333,29 @@ def test_connections_that_run_out(pair: Pair) -> None:
     with contextlib.ExitStack() as opened, setting(pair.first, max_connections=12):
         for _ in range(9):
             opened.enter_context(pair.first.administrator())
-        assert pair.only("connections").severity == "stops"
+        assert pair.only("connections-used").severity == "stops"
 
 
 @MYSQL_LIKE
 def test_grants_that_are_missing(pair: Pair) -> None:
     grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "LOCK TABLES")
-    finding = pair.only("missing_grants")
+    finding = pair.only("grants-missing")
     assert finding.value == "without UPDATE, DELETE"
     assert finding.severity == "stops"
     assert f"GRANT UPDATE, DELETE ON `{pair.urls[0].database}`.* TO '{USER}'" in finding.fix
     grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "UPDATE", "DELETE")
-    assert pair.only("missing_grants").severity == "advice"
+    assert pair.only("lock-not-granted").severity == "advice"
 
 
 @MYSQL_LIKE
 def test_grants_that_are_too_many(pair: Pair) -> None:
     grant_only(pair.first, pair.urls[0], "ALL")
-    assert pair.only("too_many_grants").value == "ALL PRIVILEGES"
+    assert pair.only("grants-dangerous").value == "ALL PRIVILEGES"
     grant_only(pair.first, pair.urls[0], *LEAST)
     with pair.first.administrator() as cursor:
         cursor.execute(f"GRANT FILE ON *.* TO '{USER}'@'%'")
         try:
-            assert pair.only("too_many_grants").variable == "grants on *.*"
+            assert pair.only("grants-everywhere").variable == "grants on *.*"
         finally:
             cursor.execute(f"REVOKE FILE ON *.* FROM '{USER}'@'%'")
 
@@ -276,20 +366,20 @@ def test_what_goes_over_the_wire_in_the_clear(pair: Pair, open_pool: OpenPool) -
     host = "0.0.0.0"
     urls = [url.set(host=host).update_query_dict({"ssl_disabled": "true"}) for url in pair.urls]
     found = examine(open_pool(urls))
-    assert [f.check for f in found] == ["encryption", "encryption"]
+    assert [f.code for f in found] == ["no-encryption", "no-encryption"]
     assert host in found[0].why
 
 
 @MYSQL_LIKE
 def test_a_lax_mode(pair: Pair) -> None:
     with text_setting(pair.first, "sql_mode", "NO_ENGINE_SUBSTITUTION"):
-        assert pair.only("lax_mode").severity == "advice"
+        assert pair.only("lax-sql-mode").severity == "advice"
 
 
 @pytest.mark.ticket_servers("mysql")
 def test_statistics_that_are_a_day_old(pair: Pair) -> None:
     with setting(pair.first, information_schema_stats_expiry=86400):
-        assert pair.only("stale_statistics").value == "86400"
+        assert pair.only("cached-statistics").value == "86400"
 
 
 @MYSQL_LIKE
@@ -302,9 +392,10 @@ def test_flickrs_own_tables_are_examined_when_they_are_named(pair: Pair) -> None
     assert examine(pair.pool, ["Tickets64"]) == []
     run(pair.urls[0], "DELETE FROM `Tickets64`")
     (finding,) = examine(pair.pool, ["Tickets64"])
-    assert finding.value == "empty"
+    assert finding.code == "table-empty"
 
 
-def test_every_check_has_a_test_here() -> None:
-    text = Path(__file__).read_text()
-    assert [c.__name__ for c in CHECKS if f'"{c.__name__}"' not in text] == []
+def test_every_finding_has_a_test() -> None:
+    tests = Path(__file__).parents[1].rglob("test_*.py")
+    text = "".join(path.read_text() for path in tests)
+    assert [code for code in get_args(Code) if f'"{code}"' not in text] == []

@@ -77,9 +77,9 @@ class Borrower:
         """Start a MySQL server of the test's own, with options of `mysqld`."""
         return self._take(lambda: self._fleet.new_mysql(options))
 
-    def new_postgresql(self) -> PostgreSQL:
-        """Start a PostgreSQL cluster of the test's own."""
-        return self._take(self._fleet.new_postgresql)
+    def new_postgresql(self, *options: str) -> PostgreSQL:
+        """Start a PostgreSQL cluster of the test's own, with options of `postgres`."""
+        return self._take(lambda: self._fleet.new_postgresql(options))
 
     def shared(self, kind: str, number: int = 0) -> Server:
         """Return a shared server by its kind; PostgreSQL has one for all numbers."""
