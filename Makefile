@@ -13,9 +13,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once.
 SECOND_TRY := --reruns 1 --rerun-except 'repeat|duplicate|twice'
-CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks noxfile.py)
+CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks tools/*.py noxfile.py)
 
-.PHONY: demo test lint types docs matrix bench chaos clean
+.PHONY: demo test lint types docs screenshots matrix bench chaos clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -38,6 +38,11 @@ docs: $(VENV)/docs.stamp
 	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# The pictures of the handbook, from real runs.
+screenshots: $(VENV)/tests.stamp
+	@tools/install-servers
+	PYTHONPATH=. $(BIN)/python tools/screenshots.py
 
 # Every supported Python, SQLAlchemy and Alembic; ARGS="-t corners" takes the ends of each range.
 matrix: $(VENV)/matrix.stamp

@@ -244,7 +244,7 @@ def _counting(shards: Iterable[Shard], column: TicketColumn) -> Iterator[Anomaly
             [],
             f"{column} counts by itself: a row that is inserted without an id gets a number of the"
             " shard's own, which tickets will meet.",
-            f"Take the attribute away: MODIFY {column.column} BIGINT NOT NULL (see the handbook).",
+            f"Take the attribute away: MODIFY {column.column} BIGINT NOT NULL, when every writer draws tickets.",
         )
 
 

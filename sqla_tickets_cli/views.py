@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich import box
+from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .audit import Report
+from .audit import Anomaly, Report
 from .doctor import Finding, Severity
 from .status import Standing
 
@@ -46,11 +48,25 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.1f}"
 
 
-def table_of(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+def table_of(columns: Sequence[str], title: str | None = None) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column in columns:
-        left = column in ("sequence", "server", "state", "what", "why", "fix", "layout")
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
+        is_text = column in ("sequence", "server", "state", "layout", "")
+        # a name that is cut in two cannot be looked for
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            no_wrap=column == "server",
+            overflow="fold",
+        )
     return table
 
 
@@ -67,14 +83,14 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
         "runs out",
         "below 2^53",
     ]
-    table = table_of("Ticket servers", ["sequence", "server", "state", *numbers])
+    table = table_of(["sequence", "server", "state", *numbers])
     before = None
     for s in standings:
         if before not in (None, (s.pool, s.sequence)):
             table.add_section()
         table.add_row(
             Text("" if before == (s.pool, s.sequence) else _sequence(s)),
-            Text(s.server),
+            Text(_place(s)),
             _state(s),
             "-" if s.last_ticket is None else f"{s.last_ticket:,}",
             "-" if s.mark is None else f"{s.mark:,}",
@@ -87,17 +103,40 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
             number(s.left_in_javascript),
         )
         before = s.pool, s.sequence
-    return (
-        table
-        if standings
-        else Text("No sequence is known here. Create one, or name a foreign one.")
-    )
+    if not standings:
+        return Text("No sequence is known here. Create one, or name a foreign one.")
+    return Group(table, _list((_state(s), _remedy(s)) for s in standings if not s.is_well))
 
 
 def _state(s: Standing) -> Text:
     if s.is_set_back:
-        return Text("SET BACK: sqla-tickets restore", "bold red")
-    return Text("up", "green") if s.up else Text(f"DOWN {s.error}", "bold red")
+        return Text("SET BACK", "bold red")
+    return Text("up", "green") if s.up else Text("DOWN", "bold red")
+
+
+def _remedy(s: Standing) -> Text:
+    what = f"{s.sequence!r} on {s.server}"
+    if s.is_set_back:
+        why = f"It has issued {s.mark:,}, as its peers know, and would issue that again."
+        return _words(
+            "",
+            what,
+            why,
+            f"sqla-tickets restore --offset {s.offset}, before anybody draws from it.",
+        )
+    return _words(
+        "",
+        what,
+        str(s.error),
+        "sqla-tickets doctor looks further; the other servers are drawn from.",
+    )
+
+
+def _place(s: Standing) -> str:
+    """Where the server is: its offset has a column of its own, and of which kind it is everybody knows."""
+    place = s.server.removesuffix(f" (offset {s.offset})")
+    scheme, _, rest = place.partition("://")
+    return place if scheme == "sqlite" else rest or place
 
 
 def _sequence(s: Standing) -> str:
@@ -116,36 +155,50 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
     """What ``sqla-tickets doctor`` found."""
     if not findings:
         return Text("Nothing found: the ticket servers are well.", "green")
-    table = Table(show_header=False, box=None, padding=(0, 1, 1, 0))
+    return _list(
+        (
+            Text(_MEANING[finding.severity], _COLOURS[finding.severity]),
+            _words(
+                finding.server, f"{finding.variable} = {finding.value}", finding.why, finding.fix
+            ),
+        )
+        for finding in findings
+    )
+
+
+def _list(rows: Iterable[tuple[Text, Text]]) -> Table:
+    """What is wrong, and beside it the words about it."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings:
-        words = Text(f"{finding.server}\n", "dim")
-        words.append(f"{finding.variable} = {finding.value}\n", "bold")
-        words.append(f"{finding.why}\n", "none").append(f"Do: {finding.fix}", "green")
-        table.add_row(Text(_MEANING[finding.severity], _COLOURS[finding.severity]), words)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def _words(where: str, what: str, why: str, fix: str) -> Text:
+    parts = ((where, "dim"), (what, "bold"), why, (f"Do: {fix}", "green"))
+    return Text("\n").join(Text.assemble(part) for part in parts if part[0])
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
     """What ``sqla-tickets audit`` found."""
     parts: list[RenderableType] = []
     for r in reports:
-        columns = ["server's offset", "ids on the shards", "part", "high water"]
         title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {number(r.largest)}"
-        table = table_of(title, columns)
+        table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
         for offset in sorted({*r.residues, *r.high_waters}):
             n = r.residues.get(offset, 0)
+            part = n / max(r.rows, 1)
             high = number(r.high_waters[offset]) if offset in r.high_waters else "no server"
-            table.add_row(str(offset), f"{n:,}", f"{n / max(r.rows, 1):.1%}", high)
+            table.add_row(str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high)
         parts.append(table)
         if not r.anomalies:
             parts.append(Text("No id twice, and none that no ticket server has issued.\n", "green"))
-        for a in r.anomalies:
-            ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
-            words = Text(f"{a.kind.upper()}", "bold red")
-            words.append(f" {a.count:,}: {ids}" if a.count else "", "bold")
-            words.append(f" on {', '.join(a.shards)}\n" if a.shards else "\n", "dim")
-            words.append(f"{a.why}\n", "not bold").append(f"Do: {a.fix}\n", "green")
-            parts.append(words)
+        parts.append(_list((Text(a.kind.upper(), "bold red"), _anomaly(a)) for a in r.anomalies))
     return Group(*parts)
+
+
+def _anomaly(a: Anomaly) -> Text:
+    ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
+    return _words(", ".join(a.shards), f"{a.count:,}: {ids}" if a.count else "", a.why, a.fix)
