@@ -191,7 +191,9 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
             n = r.residues.get(offset, 0)
             part = n / max(r.rows, 1)
             high = number(r.high_waters[offset]) if offset in r.high_waters else "no server"
-            table.add_row(str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high)
+            table.add_row(
+                str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high
+            )
         parts.append(table)
         if not r.anomalies:
             parts.append(Text("No id twice, and none that no ticket server has issued.\n", "green"))
