@@ -11,7 +11,7 @@ Declaring
 A `TicketSequence` stands where a ``Sequence`` would stand. It holds a name, by default that of the
 table, and knows no servers::
 
-    from sqlalchemy import BigInteger, create_engine
+    from sqlalchemy import BigInteger, String, create_engine
     from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
     from sqla_tickets import TicketPool, TicketSequence
 
@@ -21,7 +21,7 @@ table, and knows no servers::
     class Photo(Base):
         __tablename__ = "photos"
         id: Mapped[int] = mapped_column(BigInteger, TicketSequence("photos"), primary_key=True)
-        title: Mapped[str]
+        title: Mapped[str] = mapped_column(String(100))
 
 ``Column(BigInteger, TicketSequence("photos"), primary_key=True)`` is the same in Core. The column never
 becomes AUTO_INCREMENT.

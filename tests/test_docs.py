@@ -7,7 +7,7 @@ The conventions of their fenced blocks:
 * ```` ```python FILE ```` quotes FILE, and does not run.
 
 URLs of MySQL (`mysql+DRIVER://user@HOST/DATABASE`) are those of SQLite files here, one per host;
-an asynchronous driver becomes aiosqlite.
+an asynchronous driver becomes aiosqlite. The pages of `ON_SERVERS` run once more on MariaDB.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from markdown_it import MarkdownIt
+from sqlalchemy import URL
 
 import sqla_tickets
 from sqla_tickets import errors
+from tests.servers import Borrower
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Where a reader's own database is created; on SQLite it takes what MySQL refuses.
+ON_SERVERS = ["README.md", "time-sorted-ids.md", "tutorial.md"]
 MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 #: A row of the table in causes.md: its number, the cause, what becomes of it, how and the tests.
@@ -79,14 +83,35 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def run(block: Block, module: ModuleType, folder: Path) -> str:
-    """Run a block with SQLite in place of MySQL, and return what it printed."""
+#: Gives the URL of a host, and of a driver, that a page names.
+Place = Callable[[str, str], str]
 
-    def sqlite(found: re.Match[str]) -> str:
-        driver = "+aiosqlite" if found[1] in {"asyncmy", "aiomysql"} else ""
-        return f"sqlite{driver}:///{folder / found[2]}.db"
 
-    text = "\n" * (block.line - 1) + MYSQL.sub(sqlite, block.text)
+def files_in(folder: Path) -> Place:
+    """A SQLite file for each host."""
+
+    def url(host: str, driver: str) -> str:
+        is_async = driver in {"asyncmy", "aiomysql"}
+        return f"sqlite{'+aiosqlite' if is_async else ''}:///{folder / host}.db"
+
+    return url
+
+
+def databases_on(servers: Borrower) -> Place:
+    """A database on MariaDB for each host, those of the second ticket server on another one."""
+    databases: dict[str, URL] = {}
+
+    def url(host: str, driver: str) -> str:
+        if host not in databases:
+            databases[host] = servers.fresh_database(servers.mariadb(int(host == "ticket2")))
+        return databases[host].set(drivername=f"mysql+{driver}").render_as_string(False)
+
+    return url
+
+
+def run(block: Block, module: ModuleType, place: Place) -> str:
+    """Run a block on databases of this test, and return what it printed."""
+    text = "\n" * (block.line - 1) + MYSQL.sub(lambda found: place(found[2], found[1]), block.text)
     linecache.cache[str(block.source)] = (len(text), None, text.splitlines(True), str(block.source))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -94,16 +119,26 @@ def run(block: Block, module: ModuleType, folder: Path) -> str:
     return printed.getvalue()
 
 
+def run_page(page: Path, module: ModuleType, place: Place) -> None:
+    for block in blocks_of(page):
+        if block.info:
+            continue
+        printed = run(block, module, place)
+        if block.output is not None:
+            assert printed.expandtabs() == block.output.expandtabs(), f"{page}:{block.line}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_runs_and_prints_what_the_page_says(
     page: Path, module: ModuleType, tmp_path: Path
 ) -> None:
-    for block in blocks_of(page):
-        if block.info:
-            continue
-        printed = run(block, module, tmp_path)
-        if block.output is not None:
-            assert printed.expandtabs() == block.output.expandtabs(), f"{page}:{block.line}"
+    run_page(page, module, files_in(tmp_path))
+
+
+@pytest.mark.parametrize("name", ON_SERVERS)
+def test_the_code_runs_on_servers_too(name: str, module: ModuleType, servers: Borrower) -> None:
+    (page,) = [page for page in PAGES if page.name == name]
+    run_page(page, module, databases_on(servers))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -126,7 +161,7 @@ def test_the_tutorial_in_the_docstring_runs(module: ModuleType, tmp_path: Path) 
     blocks = re.findall(r"::\n((?:\n|    .*\n)+)", sqla_tickets.__doc__ or "")
     assert len(blocks) > 3
     for text in blocks:
-        run(Block(source, 1, [], textwrap.dedent(text)), module, tmp_path)
+        run(Block(source, 1, [], textwrap.dedent(text)), module, files_in(tmp_path))
 
 
 def test_every_error_is_explained() -> None:
