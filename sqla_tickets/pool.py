@@ -357,6 +357,7 @@ class TicketPool:
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
         is_patient = server in failures
+        level = logging.WARNING if server.breaker.is_closed else logging.INFO  # it has been said
         flight = Flight(server, server.table(name), n, loop=current_loop(), is_patient=is_patient)
         try:
             return self._watch.draw(flight)
@@ -366,7 +367,7 @@ class TicketPool:
             if flight.answer is not None:
                 return flight.answer
             failures[server] = error
-            log.warning("drawing from the next ticket server: %s", error)
+            log.log(level, "drawing from the next ticket server: %s", error)
             return None
         except BaseException:  # a cancelled task, whose draw may go on in a thread
             flight.cut(Cut.RELEASED)
