@@ -211,7 +211,7 @@ def _accept(
         if (block[0] - offset) % stride:
             expected = f"a ticket that is {offset % stride} modulo {stride}"
             taken_over = "did a cluster take over its auto_increment_increment and offset?"
-            raise _violated(server, table, expected, f"{block[0]}: {taken_over}")
+            raise _violated(server, table, "residue", expected, f"{block[0]}: {taken_over}")
         if block[0] <= last:
             raise _set_back(server, table, last, block[0])
         last = block[-1]
@@ -229,11 +229,17 @@ def _set_back(server: TicketServer, table: TicketTable, last: int, found: int) -
         )
         expected = f"a ticket above {last}, {before}, as its peers know"
     why = "was it restored from a backup, promoted, truncated or altered?"
-    return _violated(server, table, expected, f"{found}: {why}", server.distrust(table, last))
+    least = server.distrust(table, last)
+    return _violated(server, table, "regression", expected, f"{found}: {why}", least)
 
 
 def _violated(
-    server: TicketServer, table: TicketTable, expected: str, found: str, least: int = 0
+    server: TicketServer,
+    table: TicketTable,
+    kind: str,
+    expected: str,
+    found: str,
+    least: int = 0,
 ) -> TicketViolation:
     error = TicketViolation(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
@@ -241,5 +247,6 @@ def _violated(
         " process. Raise it above every id ever issued"
         f"{f', {least} at least,' if least else ''} before clients may use it."
     )
+    error.kind = kind
     server.quarantine(table, error)
     return error

@@ -33,7 +33,12 @@ class TicketError(Exception, DontWrapMixin):
     SQLAlchemy hands it to the caller unchanged when a column default raises it (``DontWrapMixin``).
     It is never a ``TimeoutError``, which SQLAlchemy would take for a cancellation and answer by
     invalidating the connection of the application's own database.
+
+    Attributes:
+        kind: one word for what has happened, as metrics and traces call it.
     """
+
+    kind = "other"
 
 
 class TicketArgumentError(TicketError, ValueError):
@@ -47,9 +52,13 @@ class NoTicketPool(TicketError):
 class TicketTableError(TicketError):
     """A ticket table that may not be drawn from: empty, of another shape, of another pool."""
 
+    kind = "table"
+
 
 class TicketTableMissing(TicketTableError):
     """A ticket server has no table for the sequence."""
+
+    kind = "missing"
 
 
 class TicketTableMoved(TicketTableError):
@@ -60,6 +69,8 @@ class TicketTableMoved(TicketTableError):
         sequence: its name there.
     """
 
+    kind = "moved"
+
     def __init__(self, message: str, pool: str, sequence: str) -> None:
         super().__init__(message)
         self.pool, self.sequence = pool, sequence
@@ -69,11 +80,17 @@ class TicketTableMoved(TicketTableError):
 
 
 class TicketViolation(TicketError):
-    """A ticket server broke a promise that uniqueness rests on; no ticket of that draw is used."""
+    """A ticket server broke a promise that uniqueness rests on; no ticket of that draw is used.
+
+    Its ``kind`` is ``residue`` for a ticket of another server's, ``regression`` for one that is not above
+    those before, ``conflict`` for one that the table holds already.
+    """
 
 
 class TicketsExhausted(TicketError):
     """No number is left that the ticket table, or the column, can hold."""
+
+    kind = "exhausted"
 
 
 class TicketServerError(TicketError):
@@ -83,9 +100,13 @@ class TicketServerError(TicketError):
 class StaleConnection(TicketServerError):
     """A connection that was idle got no answer: it, and not the server, may have been cut off."""
 
+    kind = "timeout"
+
 
 class GivenUp(TicketServerError):
     """A server whose answer was not waited for any longer, as another one was there."""
+
+    kind = "given_up"
 
 
 class NoTicketServer(TicketError):

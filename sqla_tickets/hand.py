@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
 from .forks import mark
+
+if TYPE_CHECKING:
+    from .events import DiscardReason
 
 __all__ = ["Block", "Hand", "Stream", "count", "divide", "drop_everything"]
 
@@ -54,8 +58,15 @@ def divide(blocks: Iterable[Block], n: int) -> tuple[list[Block], list[Block]]:
     return first, rest
 
 
+def _tell_nobody(*_: object) -> None:
+    pass
+
+
 class Stream:
     """What is in hand of one sequence.
+
+    Args:
+        discarded: is told how many tickets were dropped, and why.
 
     Attributes:
         pop: takes one of the tickets that are laid out, and raises ``IndexError`` when there is none.
@@ -64,6 +75,7 @@ class Stream:
     __slots__ = (
         "_arrived",
         "_blocks",
+        "_discarded",
         "_expires",
         "_laid_out",
         "_laid_out_at",
@@ -76,8 +88,8 @@ class Stream:
         "pop",
     )
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, discarded: Callable[[int, DiscardReason], object] = _tell_nobody) -> None:
+        self._lock, self._discarded = threading.Lock(), discarded
         self._laid_out: deque[int] = deque()
         self._blocks: list[Block] = []
         self.pop = self._laid_out.popleft
@@ -93,9 +105,11 @@ class Stream:
         if not self._laid_out and not self._blocks:
             return []
         with self._lock:
-            self._drop_the_old(monotonic())
+            dropped = self._drop_the_old(monotonic())
             laid_out = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]
             taken, self._blocks = divide(self._blocks, n - count(laid_out))
+        if dropped:
+            self._discarded(dropped, "age")
         return laid_out + taken
 
     def _pop_some(self, n: int) -> Iterator[int]:
@@ -115,19 +129,24 @@ class Stream:
         with self._lock:
             if self._laid_out:
                 return True
-            self._drop_the_old(now)
-            if not self._blocks:
-                return False
-            fast = now - self._laid_out_at < FAST * self._run
-            self._run = max(1, min(RUN, self._size // 4)) if fast else 1
-            self._laid_out_at = now
-            tickets, self._expires = self._blocks[0]
-            self._laid_out.extend(tickets[: self._run])
-            if len(tickets) > self._run:
-                self._blocks[0] = Block(tickets[self._run :], self._expires)
-            else:
-                del self._blocks[0]
-            return True
+            dropped = self._drop_the_old(now)
+            there = bool(self._blocks)
+            if there:
+                self._lay_out(now)
+        if dropped:
+            self._discarded(dropped, "age")
+        return there
+
+    def _lay_out(self, now: float) -> None:
+        fast = now - self._laid_out_at < FAST * self._run
+        self._run = max(1, min(RUN, self._size // 4)) if fast else 1
+        self._laid_out_at = now
+        tickets, self._expires = self._blocks[0]
+        self._laid_out.extend(tickets[: self._run])
+        if len(tickets) > self._run:
+            self._blocks[0] = Block(tickets[self._run :], self._expires)
+        else:
+            del self._blocks[0]
 
     def put(self, blocks: Iterable[Block]) -> None:
         """Keep blocks."""
@@ -137,22 +156,33 @@ class Stream:
     def count(self) -> int:
         """How many tickets are in hand."""
         with self._lock:
-            self._drop_the_old(monotonic())
-            return self._count()
+            dropped = self._drop_the_old(monotonic())
+            left = self._count()
+        self._discarded(dropped, "age")
+        return left
 
     def _count(self) -> int:
         return len(self._laid_out) + count(self._blocks)
 
-    def _drop_the_old(self, now: float) -> None:
+    def _drop_the_old(self, now: float) -> int:
+        """How many tickets were dropped as they were too old."""
+        dropped = 0
         if self._expires <= now:
+            dropped += len(self._laid_out)
             self._laid_out.clear()
-        self._blocks = [block for block in self._blocks if block.expires > now]
+        kept = [block for block in self._blocks if block.expires > now]
+        if len(kept) < len(self._blocks):
+            dropped += count(self._blocks) - count(kept)
+        self._blocks = kept
+        return dropped
 
     def close(self) -> None:
         """Hold nothing any more."""
         with self._lock:
+            dropped = self._count()
             self._laid_out.clear()
             self._blocks.clear()
+        self._discarded(dropped, "dropped")
 
     # -- drawing
 
@@ -202,19 +232,28 @@ class Stream:
 class Hand:
     """What one process has in hand: a fork begins with an empty hand of its own.
 
+    Args:
+        discarded: is told of which sequence how many tickets were dropped, and why.
+
     Attributes:
         streams: by the names of their sequences.
         here: its byte 0 is 0 in a fork. Look at it last: a ticket that was popped before is the parent's.
     """
 
-    def __init__(self) -> None:
-        self.here = mark()
+    def __init__(
+        self, discarded: Callable[[str, int, DiscardReason], object] = _tell_nobody
+    ) -> None:
+        self.here, self._discarded = mark(), discarded
         self.streams: dict[str, Stream] = {}
         _hands.add(self)
 
     def stream(self, sequence: str) -> Stream:
         """What is in hand of a sequence."""
-        return self.streams.get(sequence) or self.streams.setdefault(sequence, Stream())
+        stream = self.streams.get(sequence)
+        if stream is None:
+            new = Stream(partial(self._discarded, sequence))
+            stream = self.streams.setdefault(sequence, new)
+        return stream
 
     def count(self, sequence: str) -> int:
         """How many tickets of a sequence are in hand."""

@@ -7,19 +7,28 @@
 
     REGISTRY.register(TicketCollector(tickets))
 
-A scrape sends nothing to any server: it reads what the draws have left behind. What only the servers know,
-such as the last ticket that anybody drew, is asked for where that is wanted: ``TicketCollector(tickets,
-ask=True)``, in one process for all, as ``sqla-tickets metrics`` does.
+A scrape sends nothing to any server: it reads what the draws have left behind, and what was counted
+since the collector was made (`TicketEvents`). A fork counts for itself, from 0. What only the servers
+know, such as the last ticket that anybody drew, is asked for where that is wanted: ``TicketCollector(
+tickets, ask=True)``, in one process for all, as ``sqla-tickets metrics`` does.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from .counting import BOUNDS, Counting, Counts
 from .health import BreakerState
 from .moves import names
 from .statements import largest_ticket
@@ -33,6 +42,15 @@ __all__ = ["TicketCollector"]
 _PREFIX: Final = "sqla_tickets_"
 _STATES: tuple[BreakerState, ...] = ("closed", "open", "quarantined")
 _LABELS: Final = ("pool", "sequence", "server")
+#: Seconds over which a rate is measured, at least; at most twice that.
+_WINDOW: Final = 1800.0
+#: Seconds beyond which no end is told: a thousand years.
+_FAR: Final = 1000 * 365.25 * 86400
+
+
+class _Seen(NamedTuple):
+    number: int
+    at: float
 
 
 class TicketCollector(Collector):
@@ -49,6 +67,8 @@ class TicketCollector(Collector):
         self, *pools: TicketPool, ask: bool = False, sequences: Iterable[str] = ()
     ) -> None:
         self._pools, self._ask, self._sequences = pools, ask, tuple(sequences)
+        self._counting = Counting(pools)
+        self._rates: dict[tuple[str, str, str], tuple[_Seen, _Seen]] = {}
 
     def describe(self) -> Iterator[Metric]:
         """Nothing, so that registering it asks no server."""
@@ -62,22 +82,22 @@ class TicketCollector(Collector):
                 last[pool.name, record.sequence, record.server] = record.last_ticket or 0
         yield from self._of_tables(last)
         yield from self._of_servers()
+        counts = self._counting.counts
+        with counts.lock:
+            found = [*_counters(counts), _histogram(counts)]
+        yield from found
 
     def _of_tables(self, last: Mapping[tuple[str, str, str], int]) -> Iterator[Metric]:
-        counters = {
-            "draws": CounterMetricFamily(
-                _PREFIX + "draws", "Draws of this process that were answered.", labels=_LABELS
-            ),
-            "errors": CounterMetricFamily(
-                _PREFIX + "errors", "Draws of this process that failed.", labels=_LABELS
-            ),
-        }
+        draws = CounterMetricFamily(
+            _PREFIX + "draws", "Draws of this process that were answered.", labels=_LABELS
+        )
         gauges = {
             name: GaugeMetricFamily(_PREFIX + name, text, labels=_LABELS)
             for name, text in (
                 ("last_id", "The largest ticket that this process has seen or heard of."),
                 ("lead", "How far it is above the server that is the least far."),
                 ("capacity_ratio", "Which part of the numbers is used; 1 is the end."),
+                ("exhaustion_timestamp_seconds", "When the end is reached at the present rate."),
                 ("quarantined", "Whether the table broke a promise, and is not drawn from."),
             )
         }
@@ -101,13 +121,27 @@ class TicketCollector(Collector):
                 number = numbers[server, table.name]
                 least = min(n for (_, name), n in numbers.items() if name == table.name)
                 largest = largest_ticket(table.note.bits if table.note else 64)
-                counters["draws"].add_metric(labels, table.draws)
-                counters["errors"].add_metric(labels, table.errors)
+                end = self._end(labels, number, largest)
+                draws.add_metric(labels, table.draws)
                 gauges["last_id"].add_metric(labels, number)
                 gauges["lead"].add_metric(labels, number - least)
                 gauges["capacity_ratio"].add_metric(labels, number / largest)
                 gauges["quarantined"].add_metric(labels, table.breaker.state == "quarantined")
-        yield from (*counters.values(), *gauges.values(), remaining)
+                if end is not None:
+                    gauges["exhaustion_timestamp_seconds"].add_metric(labels, end)
+        yield from (draws, *gauges.values(), remaining)
+
+    def _end(self, labels: tuple[str, str, str], number: int, largest: int) -> float | None:
+        """When a table has no number left, at the rate since an earlier scrape; None if unknown."""
+        now = _Seen(number, time.time())
+        since, later = self._rates.get(labels, (now, now))
+        if now.at - later.at > _WINDOW:
+            since, later = later, now
+        self._rates[labels] = since, later
+        drawn, seconds = number - since.number, now.at - since.at
+        if drawn <= 0 or seconds <= 0 or (largest - number) * seconds / drawn > _FAR:
+            return None
+        return now.at + (largest - number) * seconds / drawn
 
     def _of_servers(self) -> Iterator[Metric]:
         state = GaugeMetricFamily(
@@ -125,6 +159,52 @@ class TicketCollector(Collector):
                 flights.add_metric((pool.name, str(server)), len(server.flights))
         yield state
         yield flights
+
+
+def _counters(counts: Counts) -> Iterator[Metric]:
+    for name, text, labels, counted in (
+        ("drawn", "Tickets that were drawn.", _LABELS, counts.drawn),
+        ("errors", "Draws that failed.", (*_LABELS, "kind"), counts.errors),
+        (
+            "failovers",
+            "Draws that this server has failed, and another was asked.",
+            ("pool", "server"),
+            counts.failovers,
+        ),
+        (
+            "hedges",
+            "Draws sent to this server as another kept them waiting; won: it was the first.",
+            ("pool", "server", "outcome"),
+            counts.hedges,
+        ),
+        (
+            "discarded",
+            "Tickets that were drawn and are given to nobody.",
+            ("pool", "sequence", "reason"),
+            counts.discarded,
+        ),
+        (
+            "violations",
+            "Promises that the server broke.",
+            ("pool", "server", "kind"),
+            counts.violations,
+        ),
+    ):
+        family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
+        for values, count in counted.items():
+            family.add_metric([str(value) for value in values], count)
+        yield family
+
+
+def _histogram(counts: Counts) -> Metric:
+    family = HistogramMetricFamily(
+        _PREFIX + "draw_seconds", "How long answered draws took.", labels=("pool", "server")
+    )
+    for values, within in counts.within.items():
+        bounds = (*map(str, BOUNDS), "+Inf")
+        buckets = list(zip(bounds, accumulate(within), strict=True))
+        family.add_metric([str(value) for value in values], buckets, counts.seconds[values])
+    return family
 
 
 def _tables(pool: TicketPool) -> list[tuple[TicketServer, TicketTable]]:

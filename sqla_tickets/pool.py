@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from sqlalchemy import URL, Engine, MetaData
+from sqlalchemy import URL, Engine, MetaData, event
 
 from . import flush, prefetch
 from .aio import current_loop
@@ -34,6 +34,7 @@ from .errors import (
     TicketViolation,
     TicketWarning,
 )
+from .events import Moments, TicketEvents
 from .flight import Cut, Flight
 from .hand import Hand, Stream, count, divide
 from .marks import Marks
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 LARGEST_STRIDE: Final = 65535
 
 
-class TicketPool:
+class TicketPool(event.EventTarget):
     """Ticket servers, of which any may be down. Connects to nothing until the first draw.
 
     Args:
@@ -84,6 +85,9 @@ class TicketPool:
         TicketArgumentError: no servers, too many for the stride, two with the same offset, or a time
             that is none.
     """
+
+    #: Who listens to `TicketEvents`.
+    dispatch = event.dispatcher(TicketEvents)
 
     def __init__(
         self,
@@ -125,13 +129,15 @@ class TicketPool:
         self._node_lease = node_lease
         self._leasing: dict[float, Nodes] = {}
         self._snowflakes: dict[tuple[str, BitLayout], Snowflakes] = {}
-        self._hand = Hand()
+        self._moments = Moments(name, self.dispatch)
+        self._hand = Hand(self._moments.discarded)
         self._turn = itertools.count()
         #: What the servers know of each other.
         self.marks = Marks(self.servers, self.stride)
         for server in self.servers:
-            server.listen_to(self.marks)
-        self._watch = Watch(self.servers, hedge=len(servers) > 1 if hedge is None else hedge)
+            server.listen_to(self.marks, self._moments)
+        hedge = len(servers) > 1 if hedge is None else hedge
+        self._watch = Watch(self.servers, hedge=hedge, moments=self._moments)
         self._metadatas: WeakSet[MetaData] = WeakSet()
         #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
         self.trails: dict[str, tuple[TicketPool, str]] = {}
@@ -279,7 +285,8 @@ class TicketPool:
         """`reserve` by the name of a sequence and the bounds of its blocks."""
         if type(n) is not int or n < 1:
             raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
-        stream = self._stream(name)
+        hand = self._hand_of_this_process()
+        stream = hand.stream(name)
         blocks = stream.take(n)
         total = in_hand = count(blocks) if blocks else 0
         try:
@@ -294,6 +301,8 @@ class TicketPool:
         if (
             self._stream(name) is not stream
         ):  # a fork, and they are the parent's; or they were dropped
+            if self._hand is hand:
+                self._moments.discarded(name, count(blocks), "dropped")
             return self.reserve_for(name, n, bounds)
         if total > n:
             blocks, left = divide(blocks, n)
@@ -347,10 +356,14 @@ class TicketPool:
         """
         self._hand_of_this_process()
         failures: dict[TicketServer, TicketError] = {}
+        failed: TicketServer | None = None
         for server in in_turn(self.servers, name, next(self._turn), failures):
+            if failed is not None:
+                self._moments.tell("failed_over", name, failed, failures[failed])
             drawn = self._ask(server, name, n, failures)
             if drawn is not None:
                 return drawn
+            failed = server
         raise self._none_left(name, failures)
 
     def _ask(
@@ -596,7 +609,7 @@ class TicketPool:
             made.forget_parent()
         self._watch.forget_parent()
         self.marks.forget_parent()
-        self._hand = Hand()  # the last, as it says that all is done
+        self._hand = Hand(self._moments.discarded)  # the last, as it says that all is done
 
     def dispose(self) -> None:
         """Close every idle connection, end every thread, give back node numbers.

@@ -40,6 +40,7 @@ from .statements import CreateTicketTable, largest_ticket
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from .events import Moments
     from .marks import Marks
 
 __all__ = ["TicketServer", "TicketTable"]
@@ -121,6 +122,7 @@ class TicketServer:
         self.identity: Identity | None = None
         self.epoch = 1
         self._marks: Callable[[], Marks | None] = lambda: None
+        self._moments: Moments | None = None
         self._tables: dict[str, TicketTable] = {}
         self._lock = threading.Lock()
 
@@ -140,9 +142,14 @@ class TicketServer:
         self.place = tables.Place(str(self), self.engine.dialect, stride, self.offset)
         self._joined = True
 
-    def listen_to(self, marks: Marks) -> None:
-        """Have the tables that are met compared with what the peers know of them."""
-        self._marks = ref(marks)
+    def listen_to(self, marks: Marks, moments: Moments) -> None:
+        """Have the tables that are met compared with what the peers know of them.
+
+        Args:
+            marks: what they know.
+            moments: who is told of a broken promise.
+        """
+        self._marks, self._moments = ref(marks), moments
 
     def __str__(self) -> str:
         """What messages, logs and metrics call it: no user, no password, no options."""
@@ -226,6 +233,8 @@ class TicketServer:
         table.breaker.quarantine(error)
         drop_everything()
         log.critical("%s", error)
+        if self._moments is not None:
+            self._moments.tell("violated", table.name, self, error)
         marks = self._marks()
         if marks is not None:  # others are to know how far it had come
             marks.begin_to_write(self)
@@ -519,6 +528,7 @@ class TicketServer:
     def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
         """What a driver's error says in this package's words; the right breaker is told."""
         failure = failure_of(fault, error, str(self), self.engine.url, name)
+        failure.kind = fault.name.lower()
         if fault is Fault.NAME:
             return failure
         if name is None or not concerns_table(fault):
@@ -562,5 +572,7 @@ class TicketServer:
             self.connections = Connections(self.engine)
             self.place = self.place._replace(dialect=self.engine.dialect)
         self.flights, self.silent, self.lagging = set(), set(), False
+        for table in self.known_tables():
+            table.draws = table.errors = 0
         self._apart = None
         self._lock, self.probes = threading.Lock(), Probes()

@@ -32,6 +32,7 @@ from .flight import Cut, Flight
 from .probes import probe
 
 if TYPE_CHECKING:
+    from .events import Moments
     from .server import TicketServer
 
 __all__ = ["Watch"]
@@ -66,10 +67,11 @@ class Watch:
     Args:
         servers: of the pool.
         hedge: whether an overdue draw is sent to another server, too.
+        moments: who is told of draws and hedges.
     """
 
-    def __init__(self, servers: Sequence[TicketServer], *, hedge: bool) -> None:
-        self._servers, self._hedges = servers, hedge
+    def __init__(self, servers: Sequence[TicketServer], *, hedge: bool, moments: Moments) -> None:
+        self._servers, self._hedges, self._moments = servers, hedge, moments
         #: Seconds that no draw is given more than, however slow the others were.
         self._most = min(server.timeout for server in servers) / 2
         self.forget_parent()
@@ -95,6 +97,9 @@ class Watch:
         Raises:
             TicketError: as `TicketServer.draw`.
         """
+        return self._moments.draw(flight, self._draw)
+
+    def _draw(self, flight: Flight) -> list[range]:
         server = flight.server
         try:
             server.flights.add(flight)
@@ -241,8 +246,14 @@ class Watch:
         name, n = flight.table.name, flight.n
         own = Flight(server, server.table(name), n, loop=current_loop(), is_hedge=True)
         try:
-            flight.cut(Cut.BEATEN, self.draw(own))
+            drawn = self.draw(own)
+            if flight.cut(Cut.BEATEN, drawn):
+                self._moments.tell("hedged", name, server, "won")
+            else:
+                self._moments.tell("hedged", name, server, "lost")
+                self._moments.discarded(name, sum(map(len, drawn)), "hedge")
         except TicketError as error:
+            self._moments.tell("hedged", name, server, "failed")
             flight.hedged = server.is_well(name)  # then it would only say so again
             log.info("a hedge has failed, too: %s", error)
 

@@ -1,0 +1,236 @@
+"""What a pool tells those who listen to it, and that they cannot harm a draw."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, event
+
+from sqla_tickets import TicketPool, TicketSequence, TicketServerError
+from sqla_tickets.counting import Counting
+from sqla_tickets.errors import TicketError
+from sqla_tickets.events import Draw
+from sqla_tickets.flight import Flight
+from tests.drawing.conftest import OpenPool
+from tests.drawing.test_watch import locked
+from tests.drawing.tools import draw_from, fresh_pair, in_fork, residues, run
+from tests.servers import Borrower
+
+SQLITE = pytest.mark.ticket_servers("sqlite")
+MARIADB = pytest.mark.ticket_servers("mariadb")
+MOMENTS = ("drawn", "failed_over", "hedged", "discarded", "violated")
+
+
+class Heard(SimpleNamespace):
+    """What was told of each moment."""
+
+    drawn: list[Draw]
+    failed_over: list[tuple[Any, ...]]
+    hedged: list[tuple[Any, ...]]
+    discarded: list[tuple[Any, ...]]
+    violated: list[tuple[Any, ...]]
+
+    def __init__(self, pool: TicketPool) -> None:
+        super().__init__(**{moment: [] for moment in MOMENTS})
+        event.listen(pool, "drawn", self.drawn.append)
+        for moment in MOMENTS[1:]:
+            event.listen(pool, moment, self._listener(getattr(self, moment)))
+
+    @staticmethod
+    def _listener(to: list[tuple[Any, ...]]) -> Callable[..., None]:
+        return lambda *what: to.append(what)
+
+
+@SQLITE
+def test_every_draw_is_told_of_and_no_ticket_in_hand(pool: TicketPool) -> None:
+    heard, begin = Heard(pool), time.monotonic()
+    sequence = TicketSequence("photos", block=100)
+    tickets = [pool.next_id(sequence) for _ in range(10)]
+    (draw,) = heard.drawn
+    assert (draw.pool, draw.sequence, draw.wanted, draw.tickets) == ("default", "photos", 100, 100)
+    assert draw.server in pool.servers
+    assert draw.error is None
+    assert not draw.is_hedge
+    assert 0 < draw.seconds < time.monotonic() - begin
+    assert set(tickets) < set(draw.blocks[0])
+    assert not any((heard.failed_over, heard.hedged, heard.discarded, heard.violated))
+
+
+@MARIADB
+def test_a_server_that_is_left(pool: TicketPool, servers: Borrower) -> None:
+    draw_from(pool, 1), draw_from(pool, 2)
+    heard, down = Heard(pool), pool.servers[0]
+    servers.mariadb(0).kill()
+    while not heard.failed_over:
+        pool.next_id("photos")
+    for name, sequence, server, error in heard.failed_over:
+        assert (name, sequence, server) == ("default", "photos", down)
+        assert isinstance(error, TicketServerError)
+        assert error.kind == "lost"
+    failed = [draw for draw in heard.drawn if draw.error]
+    assert [draw.error for draw in failed] == [error for *_, error in heard.failed_over]
+    assert all((draw.server, draw.blocks) == (down, []) for draw in failed)
+
+
+@MARIADB
+def test_a_hedge_that_wins(servers: Borrower, open_pool: OpenPool) -> None:
+    server, _, urls = fresh_pair(servers, "mariadb")
+    pool = open_pool(urls, hedge=True)
+    pool.create_table("photos")
+    draw_from(pool, 1), draw_from(pool, 2)
+    heard = Heard(pool)
+    with locked(server, urls[0]):
+        for _ in range(20):  # where nobody looks in time, the lock ends the draw
+            ticket = pool.next_id("photos")
+            if heard.hedged:
+                break
+            pool.servers[0].table("photos").breaker.release()
+    assert ("default", "photos", pool.servers[1], "won") in heard.hedged
+    (hedge,) = (draw for draw in heard.drawn if draw.is_hedge)
+    assert hedge.blocks == [range(ticket, ticket + 2, 2)]
+
+
+@SQLITE
+def test_a_hedge_that_comes_too_late(pool: TicketPool) -> None:
+    heard, (first, second) = Heard(pool), pool.servers
+    flight = Flight(first, first.table("photos"), 3)  # which waits for nothing any more
+    pool._watch._draw_too(flight, second)
+    assert heard.hedged == [("default", "photos", second, "lost")]
+    assert heard.discarded == [("default", "photos", 3, "hedge")]
+    run(second.engine.url, "DROP TABLE photos")
+    pool._watch._draw_too(flight, second)
+    assert heard.hedged[1:] == [("default", "photos", second, "failed")]
+
+
+@SQLITE
+def test_tickets_that_nobody_gets(ticket_urls: list[URL]) -> None:
+    sequence = TicketSequence("photos", block=10)
+    with TicketPool(ticket_urls, block_age=0.2) as pool:
+        pool.create_table("photos")
+        heard = Heard(pool)
+        pool.next_id(sequence)
+        time.sleep(0.3)
+        assert pool.in_hand("photos") == 0
+        assert heard.discarded == [("default", "photos", 9, "age")]
+        pool.block_age = 600.0
+        pool.next_ids(sequence, 3)
+        held = pool.in_hand("photos")
+        assert held
+        pool.raise_above("photos", 1000)
+        assert heard.discarded[1:] == [("default", "photos", held, "dropped")]
+        pool.raise_above("photos", 2000)
+        assert len(heard.discarded) == 2
+
+
+@SQLITE
+@pytest.mark.parametrize(("number", "kind"), [(1, "regression"), (1000, "residue")])
+def test_a_promise_that_was_broken(
+    pool: TicketPool, ticket_urls: list[URL], number: int, kind: str
+) -> None:
+    heard = Heard(pool)
+    draw_from(pool, 1, 3)
+    sequence = TicketSequence("photos", block=10)
+    while pool.next_id(sequence) % 2:
+        pass
+    held = pool.in_hand("photos")
+    run(ticket_urls[0], f"UPDATE photos SET id = {number}")
+    while not heard.violated:
+        pool.next_ids("photos", held + 1)
+        held = 0
+    ((name, of, server, error),) = heard.violated
+    assert (name, of, server, error.kind) == ("default", "photos", pool.servers[0], kind)
+    assert [draw.error for draw in heard.drawn if draw.error] == [error]
+
+
+@SQLITE
+def test_a_listener_that_fails_harms_nobody(
+    pool: TicketPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(draw: Draw) -> None:
+        raise ValueError("of the listener")
+
+    heard: list[Draw] = []
+    event.listen(pool, "drawn", fail)
+    event.listen(pool, "drawn", heard.append)
+    assert residues(pool.next_id("photos") for _ in range(4)) == {0, 1}
+    assert len(heard) == 4
+    said = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(said) == 4
+    assert all(record.name == "sqla_tickets.events" for record in said)
+    assert all("of the listener" in str(record.exc_info) for record in said)
+    event.remove(pool, "drawn", fail)
+    pool.next_id("photos")
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 4
+
+
+@SQLITE
+def test_whoever_listens_to_the_class_hears_every_pool(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    heard: list[Draw] = []
+
+    def hear(draw: Draw) -> None:
+        heard.append(draw)
+
+    before = open_pool(ticket_urls)
+    before.create_table("photos")
+    event.listen(TicketPool, "drawn", hear)
+    try:
+        after = open_pool(ticket_urls)
+        before.next_id("photos"), after.next_id("photos")
+        assert [draw.server for draw in heard] == [before.servers[0], after.servers[0]]
+    finally:
+        event.remove(TicketPool, "drawn", hear)
+    before.next_id("photos")
+    assert len(heard) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@MARIADB
+def test_a_fork_counts_for_itself(pool: TicketPool) -> None:
+    counting = Counting([pool])
+    pool.next_ids("photos", 5)
+    counting.counts.lock.acquire()  # another thread is about to count
+    try:
+        answer = in_fork(
+            lambda: (
+                f"{pool.next_ids('photos', 3) and sorted(counting.counts.drawn.values())}"
+                f" {sum(record.draws for record in pool.status())}"
+            )
+        )
+    finally:
+        counting.counts.lock.release()
+    assert answer == "[3] 1"
+    assert sum(counting.counts.drawn.values()) == 5
+
+
+@SQLITE
+def test_threads_count_together(pool: TicketPool) -> None:
+    counting = Counting([pool])
+    with ThreadPoolExecutor(8) as threads:
+        tickets = list(threads.map(lambda n: pool.next_ids("photos", n % 3 + 1), range(200)))
+    counts, drawn = counting.counts, sum(map(len, tickets))
+    assert sum(counts.drawn.values()) == drawn
+    assert sum(map(sum, counts.within.values())) == sum(r.draws for r in pool.status()) == 200
+    assert counts.errors == Counter()
+
+
+@MARIADB
+def test_errors_have_a_kind(pool: TicketPool, servers: Borrower, ticket_urls: list[URL]) -> None:
+    counting, (first, _) = Counting([pool]), pool.servers
+    draw_from(pool, 1), draw_from(pool, 2)
+    run(ticket_urls[0], "DROP TABLE photos")
+    while not counting.counts.errors:
+        pool.next_id("photos")
+    assert set(counting.counts.errors) == {("default", "photos", first, "missing")}
+    assert counting.counts.failovers[("default", first)] >= 1
+    with pytest.raises(TicketError):
+        pool.next_id("nothing")
+    assert counting.counts.errors[("default", "nothing", first, "missing")] == 1
