@@ -17,7 +17,8 @@ from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import draw_from, fresh_pair, grant_only
 from tests.servers import Borrower
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operations" / "index.md").read_text()
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "operations").glob("*.md"))
+PAGE = "\n".join(page.read_text() for page in PAGES)
 
 
 def privileges(user: str) -> list[str]:

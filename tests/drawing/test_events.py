@@ -65,7 +65,8 @@ def test_every_draw_is_told_of_and_no_ticket_in_hand(pool: TicketPool) -> None:
 
 @MARIADB
 def test_a_server_that_is_left(pool: TicketPool, servers: Borrower) -> None:
-    draw_from(pool, 1), draw_from(pool, 2)
+    draw_from(pool, 1)
+    draw_from(pool, 2)
     heard, down = Heard(pool), pool.servers[0]
     servers.mariadb(0).kill()
     while not heard.failed_over:
@@ -84,8 +85,9 @@ def test_a_hedge_that_wins(servers: Borrower, open_pool: OpenPool) -> None:
     server, _, urls = fresh_pair(servers, "mariadb")
     pool = open_pool(urls, hedge=True)
     pool.create_table("photos")
-    draw_from(pool, 1), draw_from(pool, 2)
-    heard = Heard(pool)
+    draw_from(pool, 1)
+    draw_from(pool, 2)
+    heard, ticket = Heard(pool), 0
     with locked(server, urls[0]):
         for _ in range(20):  # where nobody looks in time, the lock ends the draw
             ticket = pool.next_id("photos")
@@ -184,7 +186,8 @@ def test_whoever_listens_to_the_class_hears_every_pool(
     event.listen(TicketPool, "drawn", hear)
     try:
         after = open_pool(ticket_urls)
-        before.next_id("photos"), after.next_id("photos")
+        before.next_id("photos")
+        after.next_id("photos")
         assert [draw.server for draw in heard] == [before.servers[0], after.servers[0]]
     finally:
         event.remove(TicketPool, "drawn", hear)
@@ -225,7 +228,8 @@ def test_threads_count_together(pool: TicketPool) -> None:
 @MARIADB
 def test_errors_have_a_kind(pool: TicketPool, servers: Borrower, ticket_urls: list[URL]) -> None:
     counting, (first, _) = Counting([pool]), pool.servers
-    draw_from(pool, 1), draw_from(pool, 2)
+    draw_from(pool, 1)
+    draw_from(pool, 2)
     run(ticket_urls[0], "DROP TABLE photos")
     while not counting.counts.errors:
         pool.next_id("photos")
