@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool
+from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.metrics import TicketCollector
 from tests.cli.conftest import run_cli
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import draw_from
+from tests.drawing.tools import draw_from, run
 from tests.servers import Borrower
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"
@@ -30,9 +35,11 @@ class Scraped:
         self.registry.register(TicketCollector(*pools, ask=ask))
 
     def value(
-        self, name: str, server: object, sequence: str | None = "photos", **more: str
+        self, name: str, server: object | None, sequence: str | None = "photos", **more: str
     ) -> float:
-        labels = {"pool": "default", "server": str(server), **more}
+        labels = {"pool": "default", **more}
+        if server:
+            labels["server"] = str(server)
         if sequence:
             labels["sequence"] = sequence
         found = self.registry.get_sample_value(f"sqla_tickets_{name}", labels)
@@ -100,6 +107,80 @@ def test_the_command_prints_what_the_servers_know(pool: TicketPool, on: list[str
 
 
 @SQLITE
+def test_what_was_counted_by_events(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    scraped, (first, second) = Scraped(pool), pool.servers
+    for server in pool.servers:
+        assert scraped.value("failovers_total", server, None) == 0
+        assert scraped.value("hedges_total", server, None, outcome="won") == 0
+        assert scraped.value("violations_total", server, None, kind="regression") == 0
+    draw_from(pool, 1, 2)
+    pool.next_id(TicketSequence("photos", block=10))
+    held = pool.in_hand("photos")
+    assert scraped.value("range_remaining", None) == held > 0
+    pool.raise_above("photos", 1000)
+    assert scraped.value("discarded_total", None, reason="dropped") == held
+    run(ticket_urls[0], "UPDATE photos SET id = 1")
+    while scraped.value("failovers_total", first, None) == 0:
+        pool.next_id("photos")
+    assert scraped.value("violations_total", first, None, kind="regression") == 1
+    assert scraped.value("errors_total", first, kind="regression") == 1
+    assert scraped.value("hedges_total", second, None, outcome="lost") == 0
+    for server in pool.servers:
+        draws = scraped.value("draws_total", server)
+        assert scraped.value("drawn_total", server) >= draws
+        assert scraped.value("draw_seconds_count", server, None) == draws
+        assert scraped.value("draw_seconds_bucket", server, None, le="+Inf") == draws
+        assert scraped.value("draw_seconds_sum", server, None) > 0
+
+
+@SQLITE
+@pytest.mark.parametrize("bits", [32, 64])
+def test_when_the_numbers_run_out(open_pool: OpenPool, ticket_urls: list[URL], bits: int) -> None:
+    largest = 2**32 - 1 if bits == 32 else 2**63 - 1
+    pool = open_pool(ticket_urls[:1])
+    pool.create_table("photos", bits=bits, start=largest - 2_000_000)
+    first = pool.next_id("photos")
+    collector, found = TicketCollector(pool), dict[str, Metric]()
+
+    def scrape() -> tuple[float, float]:
+        begin = time.time()
+        found.update((metric.name, metric) for metric in collector.collect())
+        return begin, time.time()
+
+    (began, since), name = scrape(), "sqla_tickets_exhaustion_timestamp_seconds"
+    assert not found[name].samples, "no rate is known yet"
+    last = max(pool.next_ids("photos", 1000))
+    now, end = scrape()
+    (sample,) = found[name].samples
+    each, left = 1 / (last - first), largest - last
+    assert now + left * (now - since) * each <= sample.value <= end + left * (end - began) * each
+
+
+@SQLITE
+def test_a_rate_is_of_the_last_hour(
+    open_pool: OpenPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("sqla_tickets.metrics.time", SimpleNamespace(time=lambda: clock[0]))
+    pool = open_pool(ticket_urls[:1])
+    pool.create_table("photos", bits=32)
+    pool.next_id("photos")
+    scraped = Scraped(pool)
+    scraped.value("last_id", pool.servers[0])
+    ends = list[float]()
+    for clock[0], n in ((1801, 10**9), (2000, 10**6), (3602, 10**6), (3700, 10**6)):
+        pool.reserve("photos", n)
+        ends.append(scraped.value("exhaustion_timestamp_seconds", pool.servers[0]))
+    left = 2**32 - 1 - 10**9
+    assert ends == [
+        pytest.approx(1801 + left / 10**9 * 1801, rel=0.01),
+        pytest.approx(2000 + left / 10**9 * 2000, rel=0.01),
+        pytest.approx(3602 + left / (2 * 10**6) * 1801, rel=0.01),
+        pytest.approx(3700 + left / (3 * 10**6) * 1899, rel=0.01),
+    ]
+
+
+@SQLITE
 @pytest.mark.parametrize("file", ["alerts.yml", "dashboard.json"])
 def test_dashboard_and_alerts_use_what_there_is(pool: TicketPool, file: str) -> None:
     draw_from(pool, 1)
@@ -113,3 +194,52 @@ def test_dashboard_and_alerts_use_what_there_is(pool: TicketPool, file: str) -> 
     there = {family.name + end for family in families for end in ends[family.type]}
     assert used
     assert used <= there
+
+
+@pytest.fixture
+def promtool(pytestconfig: pytest.Config) -> Callable[..., str]:
+    """Run Prometheus' own checks, with some text as their input; what they say."""
+
+    def run_it(*arguments: str | Path, text: str = "") -> str:
+        done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    if shutil.which("promtool") is None:
+        missing = "promtool is missing: it comes with Debian's prometheus"
+        if pytestconfig.getoption("--require-all-servers"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return run_it
+
+
+def test_each_alert_fires_when_it_has_to(promtool: Callable[..., str]) -> None:
+    cases = Path(__file__).with_name("alerts_test.yml")
+    alerts = set(re.findall(r"- alert: (\w+)", (OPERATIONS / "alerts.yml").read_text()))
+    fired = set(re.findall(r"- alertname: (\w+)", cases.read_text()))
+    silent = set(re.findall(r"- \{alertname: (\w+)", cases.read_text()))
+    assert alerts == fired == silent
+    assert "SUCCESS" in promtool("test", "rules", cases)
+
+
+def test_the_dashboard_asks_what_prometheus_understands(
+    promtool: Callable[..., str], tmp_path: Path
+) -> None:
+    panels = json.loads((OPERATIONS / "dashboard.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    rules = [
+        {"record": f"panel{n}", "expr": text.replace("$__rate_interval", "5m")}
+        for n, text in enumerate(asked)
+    ]
+    file = tmp_path / "rules.yml"  # JSON is YAML, too
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(asked)} rules found" in promtool("check", "rules", file)
+
+
+@SQLITE
+def test_prometheus_finds_no_fault_with_the_names(
+    pool: TicketPool, promtool: Callable[..., str]
+) -> None:
+    scraped = Scraped(pool)
+    draw_from(pool, 1)
+    assert promtool("check", "metrics", text=generate_latest(scraped.registry).decode()) == ""
