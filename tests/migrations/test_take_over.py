@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, create_engine, text
+from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, create_engine, text
+from sqlalchemy import insert as insert_into
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
+from sqla_tickets import TicketPool, TicketSequence
+from tests.cli.conftest import run_cli
+from tests.drawing.tools import run, setting
 from tests.migrations.projects import REPOSITORY, Project, text_of
 from tests.migrations.test_first_steps import insert
-from tests.servers import Borrower
+from tests.servers import Borrower, MySQLLike, Server
 
 #: How many rows each shard has, and how they get there.
 ROWS = {"mariadb": 500_000, "mysql": 20_000, "postgresql": 20_000}
@@ -37,10 +46,11 @@ FILL = {
 }
 #: The edit of the page "Taking over a table", and its one line that is another on PostgreSQL.
 GENERATED = "op.create_ticket_table('photos', start_above=('photos', 'id'))"
-EDITED = """\
-op.create_ticket_table('photos', start_above=('photos', 'id', [SHARD1, SHARD2]))
-    op.alter_column('photos', 'id', existing_type=sa.BigInteger(), existing_nullable=False,
+CREATED = "op.create_ticket_table('photos', start_above=('photos', 'id', [SHARD1, SHARD2]))"
+ALTERED = """\
+op.alter_column('photos', 'id', existing_type=sa.BigInteger(), existing_nullable=False,
                     autoincrement=False)"""
+EDITED = f"{CREATED}\n    {ALTERED}"
 ON_POSTGRESQL = ("autoincrement=False)", "server_default=None)")
 
 
@@ -84,8 +94,136 @@ def test_rows_on_two_shards(
             connection.execute(text("INSERT INTO photos (title) VALUES ('forgot its id')"))
 
 
+#: What the page has old processes' ids get out of the tickets' way with.
+STRIDE = 16
+CLASS = {
+    "mysql": (
+        "SET GLOBAL auto_increment_increment = 16",
+        "SET GLOBAL auto_increment_offset = 3",
+    ),
+    "postgresql": ("ALTER SEQUENCE photos_id_seq INCREMENT BY 16 RESTART WITH 2000003",),
+}
+
+
+class Writer(threading.Thread):
+    """A process of the application, as a thread: it inserts until it is told to end."""
+
+    def __init__(self, shard: URL, insert: Callable[[Connection], object]) -> None:
+        super().__init__()
+        self._shard, self._insert = shard, insert
+        self._end = threading.Event()
+        self.rows = 0
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        engine = create_engine(self._shard, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                while not self._end.wait(0.005):
+                    self._insert(connection)
+                    self.rows += 1
+        except Exception as error:  # noqa: BLE001  # it is raised where it is ended
+            self.error = error
+
+    def go_on(self) -> None:
+        """Wait until it has inserted some more."""
+        before = self.rows
+        while self.rows < before + 20 and self.is_alive():
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def count_apart(server: Server, shard: URL, number: int) -> None:
+    """Step 1 of the page, on one shard."""
+    if isinstance(server, MySQLLike):
+        with server.administrator() as cursor:
+            for statement in CLASS["mysql"]:
+                cursor.execute(statement.replace("= 3", f"= {3 + number}"))
+        return
+    for statement in CLASS["postgresql"]:
+        run(shard, statement.replace("2000003", str(2000003 + number)))
+
+
+@pytest.mark.app_databases("mariadb", "postgresql")
+def test_old_and_new_processes_side_by_side(
+    shard_urls: list[URL], app_kind: str, servers: Borrower, tmp_path: Path
+) -> None:
+    tickets = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    photos = Table(
+        "photos", MetaData(), Column("id", BigInteger, TicketSequence(), primary_key=True)
+    )
+    with contextlib.ExitStack() as ending:
+        for number, shard in enumerate(shard_urls):
+            for statement in FILL[app_kind]:
+                run(shard, statement.format(first=1 + number * 700_000, rows=1000))
+            server = servers.shared(app_kind, number)
+            if isinstance(server, MySQLLike):
+                stock = {"auto_increment_increment": 1, "auto_increment_offset": 1}
+                ending.enter_context(setting(server, **stock))
+            count_apart(server, shard, number)
+        by_itself = text("INSERT INTO photos (title) VALUES ('old')")
+        old = [Writer(shard, lambda on: on.execute(by_itself)) for shard in shard_urls]
+        for writer in old:
+            ending.callback(writer.end)
+
+        project = Project(tmp_path / "project")
+        project.set_up(shard_urls[0], tickets)
+        ini = project.folder / "alembic.ini"
+        project.replace(ini, ("ticket_servers =", f"ticket_stride = {STRIDE}\nticket_servers ="))
+        assert GENERATED in project.revision("tickets")
+        created = CREATED.replace("SHARD1, SHARD2", repr([*map(text_of, shard_urls)])[1:-1])
+        project.replace(project.file("tickets"), (GENERATED, created))
+        project.run("revision", "-m", "explicit")
+        altered = ALTERED.replace(*ON_POSTGRESQL) if app_kind == "postgresql" else ALTERED
+        upgrade = "def upgrade() -> None:\n"
+        project.replace(
+            project.file("explicit"), (upgrade, f"{upgrade}    {altered}\n    return\n")
+        )
+        of_first, of_second = (text_of(shard).replace("%", "%%") for shard in shard_urls)
+
+        def migrate(to: str) -> None:
+            before = ini.read_text()
+            for shard in (of_first, of_second):
+                ini.write_text(before.replace(of_first, shard))
+                project.run("upgrade", to)
+            ini.write_text(before)
+
+        migrate("+1")
+        pool = ending.enter_context(TicketPool(tickets, stride=STRIDE, hedge=False))
+        ending.enter_context(pool.attached(photos.metadata))
+        new = [Writer(shard, lambda on: on.execute(insert_into(photos))) for shard in shard_urls]
+        for writer in new:
+            ending.callback(writer.end)
+        for writer in (*old, *new):
+            writer.go_on()
+        for writer in old:
+            writer.end()
+        migrate("+1")
+        for writer in new:
+            writer.go_on()
+            writer.end()
+        for shard in shard_urls:
+            with pytest.raises(DBAPIError):
+                run(shard, "INSERT INTO photos (title) VALUES ('forgot its id')")
+        found = [("--shard", text_of(shard)) for shard in shard_urls]
+        on = [("--server", text_of(server)) for server in tickets]
+        words = [word for pair in (*found, *on) for word in pair]
+        done = run_cli("audit", *words, "--stride", STRIDE, "--json")
+    (report,) = done.json["audit"]
+    assert report["anomalies"] == []
+    assert report["rows"] == 2000 + sum(writer.rows for writer in (*old, *new))
+    assert {"1", "2", "3", "4"} <= set(report["residues"])
+
+
 def test_the_page_says_what_is_done_here() -> None:
     page = (REPOSITORY / "docs" / "migrations" / "take-over.md").read_text()
     said = "\n".join(line.strip() for line in page.splitlines())
-    for block in (GENERATED, EDITED, ON_POSTGRESQL[1].rstrip(")")):
+    commands = [f"{line};" for lines in CLASS.values() for line in lines]
+    for block in (GENERATED, CREATED, ALTERED, ON_POSTGRESQL[1].rstrip(")"), *commands):
         assert "\n".join(line.strip() for line in block.splitlines()) in said
