@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pymysql
 
 from tests.chaos.proxy import Fault
 from tests.chaos.site import DATABASE, Site, Target
 from tests.drawing.tools import kill_connections, setting
-from tests.servers import PASSWORD, USER, MariaDB, MySQLLike
+from tests.servers import PASSWORD, USER, MySQLLike
 
 __all__ = ["MISTAKES", "NOTICED", "OUTAGES", "Nemesis", "all_killed", "cannot", "name_of"]
 
@@ -182,17 +183,17 @@ def max_connections_reached(site: Site, target: Target, chooser: random.Random) 
 def disk_full(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
     """The data is moved to a small file system, which is then filled to the last byte."""
     server = target.server
-    assert isinstance(server, MariaDB)
-    data, aside = server.folder / "data", server.folder / "data-aside"
+    data = server.data
+    assert data is not None
+    aside = data.with_name("data-aside")
     server.stop()
     data.rename(aside)
     data.mkdir()
-    size = sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) + (
-        48 << 20
-    )  # it needs room to start
+    # it needs room to start
+    size = sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) + (48 << 20)
     _command("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(data))
     unmount = server.promise(["umount", "--lazy", str(data)])
-    shutil.copytree(aside, data, dirs_exist_ok=True)
+    _copy(aside, data)
     server.start()
     filler = data / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -202,7 +203,7 @@ def disk_full(site: Site, target: Target, chooser: random.Random) -> Iterator[No
     filler.unlink()
     server.kill()  # it may wait for room for a minute
     shutil.rmtree(aside)
-    shutil.copytree(data, aside)
+    _copy(data, aside)
     _command("umount", str(data))
     server.withdraw(unmount)
     data.rmdir()
@@ -212,6 +213,10 @@ def disk_full(site: Site, target: Target, chooser: random.Random) -> Iterator[No
 
 def _connect(server: MySQLLike) -> pymysql.Connection[pymysql.cursors.Cursor]:
     return pymysql.connect(host=server.host, port=server.port, user=USER, password=PASSWORD)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    _command("cp", "-aT", str(folder), str(to))  # its owner, too
 
 
 def _command(*words: str) -> None:
@@ -344,15 +349,18 @@ def cannot(nemesis: Nemesis, server: MySQLLike) -> str | None:
     """Why this cannot be done to a server of this kind, on this machine."""
     if nemesis is not disk_full:
         return None
-    if not isinstance(server, MariaDB):
-        return "a container's file system of a size of its own is lost when it stops"
+    if server.data is None:
+        return "its data is not on this machine"
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root may mount a small file system"
-    return None if _may_mount(server) else "this machine lets nobody mount a file system"
+    return (
+        None
+        if _may_mount(server.data.with_name("mount"))
+        else "this machine lets nobody mount a file system"
+    )
 
 
-def _may_mount(server: MariaDB) -> bool:
-    there = server.folder / "mount"
+def _may_mount(there: Path) -> bool:
     there.mkdir(exist_ok=True)
     try:
         _command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(there))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from sqlalchemy import URL
@@ -66,6 +66,14 @@ class Server(ABC):
     @abstractmethod
     def frozen(self) -> bool:
         """Whether `freeze` was called and `thaw` was not."""
+
+    @abstractmethod
+    def promise(self, command: Sequence[str]) -> int:
+        """Have a command run when the tests end without `withdraw`, before its data is removed."""
+
+    @abstractmethod
+    def withdraw(self, order: int) -> None:
+        """Take back what `promise` returned."""
 
     @abstractmethod
     def create_database(self, name: str) -> None:

@@ -57,7 +57,7 @@ class GaleraNode(MariaDB):
 
     def forget(self) -> None:
         """When it is started again, be sent everything: what it has is not what the others have."""
-        (self._data / "grastate.dat").unlink()
+        (self.data / "grastate.dat").unlink()
 
     def answers(self) -> bool:
         return self.state == "Synced"
@@ -113,13 +113,13 @@ class GaleraNode(MariaDB):
 
     @property
     def _has_run(self) -> bool:
-        return (self._data / "grastate.dat").exists()
+        return (self.data / "grastate.dat").exists()
 
     def _recovered(self) -> list[str]:
         """Find out, as its service does, which commit it has come to, so as to be sent the rest only."""
         # not restarted from whatever members it knew: the options say which ones there are
-        (self._data / "gvwstate.dat").unlink(missing_ok=True)
-        grastate = self._data / "grastate.dat"
+        (self.data / "gvwstate.dat").unlink(missing_ok=True)
+        grastate = self.data / "grastate.dat"
         grastate.write_text(
             re.sub("safe_to_bootstrap: 0", "safe_to_bootstrap: 1", grastate.read_text())
         )

@@ -74,14 +74,14 @@ class MariaDB(MySQLLike, ProcessServer):
         self._program = find_program(["mariadbd", "mysqld"], _HINT)
         self._options = list(options)
         super().__init__(guardian, owner)
-        template.copy_to(self._data)
+        template.copy_to(self.data)
         (self.folder / "accounts.sql").write_text(_ACCOUNTS)
         if owner is not None:
-            for path in (self._data, *self._data.glob("**/*")):
+            for path in (self.data, *self.data.glob("**/*")):
                 shutil.chown(path, owner)
 
     @property
-    def _data(self) -> Path:
+    def data(self) -> Path:
         return self.folder / "data"
 
     @property
@@ -92,17 +92,17 @@ class MariaDB(MySQLLike, ProcessServer):
     def copy_data(self) -> None:
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self._data, copy)
+        shutil.copytree(self.data, copy)
 
     def restore_data(self) -> None:
-        shutil.rmtree(self._data)
-        shutil.copytree(self.folder / "copy", self._data)
+        shutil.rmtree(self.data)
+        shutil.copytree(self.folder / "copy", self.data)
 
     def command(self) -> list[str]:
         return [
             str(self._program),
             "--no-defaults",
-            f"--datadir={self._data}",
+            f"--datadir={self.data}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'pid'}",
             # At its start it removes what looks like its temporary tables, another server's too.

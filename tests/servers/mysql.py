@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import docker
 from docker.errors import DockerException, ImageNotFound
@@ -46,7 +47,7 @@ class MySQL(MySQLLike):
         )
         # Not every image has a volume for its data, which another container can copy.
         started_with: dict[str, object] = {"mounts": [Mount(_DATA, None)]}
-        if _shares_network():
+        if _is_local():
             # Docker's proxy would go on listening for a server that was killed, and say nothing.
             started_with["network_mode"] = "host"
             self._container.ports.clear()
@@ -73,7 +74,7 @@ class MySQL(MySQLLike):
             self._started = True
             name = self._container.get_container_id()
             self._order = self._guardian.promise([sys.executable, "-c", _REMOVE, name])
-        self.host = "127.0.0.1" if _shares_network() else self._container.get_container_host_ip()
+        self.host = "127.0.0.1" if _is_local() else self._container.get_container_host_ip()
         wait_until(self.answers, self._death)
 
     def stop(self) -> None:
@@ -93,6 +94,18 @@ class MySQL(MySQLLike):
     def thaw(self) -> None:
         self._container.get_wrapped_container().kill(signal="SIGCONT")
         self._frozen = False
+
+    @property
+    def data(self) -> Path | None:
+        mounts = self._container.get_wrapped_container().attrs["Mounts"]
+        (folder,) = (Path(mount["Source"]) for mount in mounts if mount["Destination"] == _DATA)
+        return folder if _is_local() and os.access(folder, os.W_OK) else None
+
+    def promise(self, command: Sequence[str]) -> int:
+        return self._guardian.promise(command)
+
+    def withdraw(self, order: int) -> None:
+        self._guardian.withdraw(order)
 
     def copy_data(self) -> None:
         self._beside_the_data(f"rm -rf /copy/* && cp -a {_DATA}/. /copy/")
@@ -137,8 +150,8 @@ class MySQL(MySQLLike):
         return f"{self.kind} ended while starting: {(out + err).decode()[-2000:]}"
 
 
-def _shares_network() -> bool:
-    """Whether a container can listen on this machine's own loopback address."""
+def _is_local() -> bool:
+    """Whether the engine is this machine's own, so that both share network and files."""
     return sys.platform == "linux" and os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 
 import pymysql
 from pymysql.constants import ER
@@ -20,6 +21,11 @@ class MySQLLike(Server):
 
     default_driver = "mysql+pymysql"
     root = "root"
+
+    @property
+    @abstractmethod
+    def data(self) -> Path | None:
+        """Where its data is on this machine; None where that is out of reach."""
 
     @abstractmethod
     def copy_data(self) -> None:

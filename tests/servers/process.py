@@ -119,11 +119,9 @@ class ProcessServer(Server):
         self._folder.remove()
 
     def promise(self, command: Sequence[str]) -> int:
-        """Have a command run when the tests end without `withdraw`, before the folder is removed."""
         return self._guardian.promise(command)
 
     def withdraw(self, order: int) -> None:
-        """Take back what `promise` returned."""
         self._guardian.withdraw(order)
 
     @property
