@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -36,8 +37,9 @@ __all__ = ["SnowflakeSequence", "Snowflakes"]
 PATIENCE: Final = 1.0
 #: Microseconds: how old the time of an id may be when it is made, for as many as are needed at once.
 PAST: Final = 1_000_000
-#: How many ids are laid out for `Snowflakes.next_id`.
-LAID_OUT: Final = 256
+#: How many times as many ids are laid out for `Snowflakes.next_id` as their tick has had before: 4 times
+#: for a whole tick of Snowflake's.
+LAID_OUT: Final = 7
 #: How often a lease may be over before it can be used.
 IN_VAIN: Final = 20
 
@@ -155,12 +157,15 @@ class Snowflakes:
             ClockMovedBack: the clock is behind, by more than is waited for.
             TicketsExhausted: the layout has run out of time.
         """
-        if self._from <= time_ns() < self._until and self._here[0]:
+        if self._from <= time_ns() < self._until:
             try:
-                return self._laid.popleft()
+                number = self._laid.popleft()
             except IndexError:
                 pass
-        return self._make(1, LAID_OUT)[0][0]
+            else:
+                if self._here[0]:  # looked at last: what a fork has popped is the parent's
+                    return number
+        return self._make(1, lay_out=True)[0][0]
 
     def next_ids(self, n: int) -> list[int]:
         """Exactly ``n`` ids, ascending.
@@ -180,14 +185,14 @@ class Snowflakes:
         """
         if type(n) is not int or n < 1:
             raise TicketArgumentError(f"{n!r} ids of {self.name!r}: ask for 1 or more")
-        return self._make(n, 0)
+        return self._make(n)
 
     def last_time(self) -> int:
         """The latest time of an id that was made here, in microseconds since 1970; 0 before the first."""
         with self._lock:
             return self.layout.began_at(self._tick) if self._tick >= 0 else 0
 
-    def _make(self, n: int, ahead: int = 0) -> list[range]:
+    def _make(self, n: int, *, lay_out: bool = False) -> list[range]:
         """``n`` ids, and some laid out for those who come next in this tick."""
         runs: list[range] = []
         waits_since: float | None = None
@@ -204,8 +209,8 @@ class Snowflakes:
                 if is_live and is_covered:
                     self._see_that_it_fits(tick)
                     taken = self._take(lease, tick, n, runs, waited=waits_since is not None)
-                    if taken == n and ahead:
-                        self._lay_out(lease, min(ahead, self._size // 16))
+                    if taken == n and lay_out:
+                        self._lay_out(lease, now)
                 behind = self._tick - tick
             n -= taken
             if not is_live:
@@ -219,11 +224,11 @@ class Snowflakes:
 
     def _take(self, lease: Lease, tick: int, n: int, runs: list[range], *, waited: bool) -> int:
         """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
+        self._take_back()
         if lease is not self._lease:  # its numbers begin after those of its last owner
             self._lease = lease
             self._tick = max(self._tick, self.layout.tick_at(lease.since))
             self._next = self._size
-        self._laid = deque()
         begin = self._tick if waited else tick - (n - 1) // self._size
         begin = max(begin, tick - PAST // (1000 * self.layout.unit))
         if self._tick < begin:
@@ -241,12 +246,21 @@ class Snowflakes:
                 self._tick, self._next = self._tick + 1, 0
         return taken
 
-    def _lay_out(self, lease: Lease, n: int) -> None:
-        room = min(n, self._size - self._next)
+    def _lay_out(self, lease: Lease, now: int) -> None:
+        room = min(LAID_OUT * self._next, self._size - self._next)
         self._laid = deque(self.layout.run(self._tick, lease.node, self._next, room))
         self._next += room
         self._from = self.layout.began_at(self._tick) * 1000
-        self._until = self.layout.began_at(self._tick + 1) * 1000
+        rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
+        self._until = min(self.layout.began_at(self._tick + 1), now + rest) * 1000
+
+    def _take_back(self) -> None:
+        """Use what is laid out for others: its last numbers, as another thread may be popping the first."""
+        laid, self._laid = self._laid, deque()
+        with suppress(IndexError):
+            while True:
+                laid.pop()
+                self._next -= 1
 
     def _wait(self, behind: int, since: float | None) -> float:
         """Wait for the next tick, or for a clock that has stepped back.

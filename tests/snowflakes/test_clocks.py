@@ -78,6 +78,18 @@ def test_a_tick_has_as_many_ids_as_its_bits_say(pool: TicketPool) -> None:
     assert max(times.count(at) for at in times) == 4
 
 
+def test_single_ids_and_many_share_a_tick(pool: TicketPool) -> None:
+    slow = BitLayout(39, 10, 12, unit=1000, epoch=SNOWFLAKE.epoch)
+    made = pool.snowflakes("photos", slow)
+    ids = [number for _ in range(200) for number in (made.next_id(), *made.next_ids(2))]
+    by_tick: dict[datetime, list[int]] = {}
+    for found in map(slow.decode, ids):
+        by_tick.setdefault(found.time, []).append(found.sequence)
+    assert len(ids) == 600
+    for sequence in by_tick.values():  # no number is left out
+        assert sequence == list(range(len(sequence)))
+
+
 def test_threads_share_it(pool: TicketPool) -> None:
     made = pool.snowflakes("photos")
     lists: list[list[int]] = [[] for _ in range(4)]

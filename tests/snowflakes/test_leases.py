@@ -138,6 +138,18 @@ def test_a_process_that_slept_longer_than_its_lease_takes_another_number(
     assert after > max(before)
 
 
+def test_a_tick_longer_than_the_lease_ends_with_it(files: list[URL], open_pool: OpenPool) -> None:
+    layout = BitLayout(39, 10, 12, unit=1000, epoch=SNOWFLAKE.epoch)
+    made = open_pool(files, 0.3).snowflakes("photos", layout)
+    made.next_id()
+    time.sleep(1 - time.time() % 1)  # what follows is in one tick
+    before = layout.decode(made.next_id())
+    for url in files:
+        run(url, "UPDATE ticket_nodes SET owner = 'another', fence = fence + 2")
+    wait_until_over(0.3)
+    assert layout.decode(made.next_id()).node != before.node
+
+
 def test_renewal_keeps_the_number_while_ids_are_made(files: list[URL], open_pool: OpenPool) -> None:
     seconds = 1.0
     made = open_pool(files, seconds).snowflakes("photos", TWO)
