@@ -126,6 +126,27 @@ FIGURES = (
         "ORM flush against ids from a range", 0.97, "flush", "TicketSequence", "ids from a range"
     ),
     Figure(
+        "Snowflakes one at a time against the layout's own limit, 4,096,000/s",
+        0.97,
+        "snowflakes",
+        "snowflakes, next_id",
+        "the layout's own limit",
+    ),
+    Figure(
+        "ORM flush with Snowflakes against ids from a range",
+        0.97,
+        "flush of Snowflakes",
+        "SnowflakeSequence",
+        "ids from a range",
+    ),
+    Figure(
+        "ORM flush with UUIDs of version 7 against `uuid7()` by hand",
+        0.97,
+        "flush of UUIDs of version 7",
+        "UUIDSequence",
+        "uuid7() by hand",
+    ),
+    Figure(
         "parents with children against AUTO_INCREMENT",
         4,
         "children",

@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, relationship
 from benchmarks.peers import PEERS, is_installed
 from benchmarks.peers.in_process import UUID7, new_uuid7
 from benchmarks.place import Place
-from sqla_tickets import TicketPool, TicketSequence
+from sqla_tickets import SnowflakeSequence, TicketPool, TicketSequence, UUIDSequence
 
 __all__ = ["Models", "auto_increment_key", "keys_of", "models", "ticket_models"]
 
@@ -33,7 +33,7 @@ class Models:
     album: type[Any]
     track: type[Any]
     base: type[DeclarativeBase]
-    ids: Iterator[int] | None = None
+    ids: Iterator[Any] | None = None
 
     def photos(self, n: int) -> list[object]:
         """New objects, in no session; with their ids where these cost nothing."""
@@ -100,6 +100,16 @@ def ticket_models(
     return made
 
 
+def snowflake_models(prefix: str, pool: TicketPool) -> Models:
+    """Mapped classes whose keys are Snowflakes with a leased node number."""
+    pool.create_node_table()
+    made = models(
+        prefix, lambda name: Column("id", BigInteger, SnowflakeSequence(name), primary_key=True)
+    )
+    pool.attach(made.base.metadata)
+    return made
+
+
 def auto_increment_key(name: str) -> Column[Any]:
     """What SQLAlchemy makes AUTO_INCREMENT, or SERIAL."""
     return Column("id", Big, primary_key=True)
@@ -140,8 +150,15 @@ def _made(
     if name == "ids from a range":
         made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
         return replace(made, ids=count(1))
-    if name == "UUIDv7" and not is_installed(UUID7):
+    if name == "SnowflakeSequence":
+        return snowflake_models(prefix, pool)
+    if name in _OF_UUID7 and not is_installed(UUID7):
         return None
+    if name == "uuid7() by hand":
+        made = models(prefix, lambda _: Column("id", Uuid, primary_key=True))
+        return replace(made, ids=iter(new_uuid7(), None))
+    if name == "UUIDSequence":
+        return models(prefix, lambda _: Column("id", Uuid, UUIDSequence(), primary_key=True))
     if name in _DEFAULTS:
         default, type_ = _DEFAULTS[name]()
         return models(prefix, lambda _: Column("id", type_, default=default, primary_key=True))
@@ -152,6 +169,7 @@ def _made(
     return models(prefix, lambda _: Column("id", BigInteger, default=draw, primary_key=True))
 
 
+_OF_UUID7 = ("UUIDv7", "UUIDSequence", "uuid7() by hand")
 _WITH_SEQUENCES = ("mariadb", "postgresql")
 
 

@@ -18,6 +18,7 @@ _PACKAGES = (
     "greenlet",
     "redis",
     "snowflake-id",
+    "snowflake-id-toolkit",
     "sonyflake-py",
     "uuid-utils",
 )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.parts import costs, drawing, index, inserting, parallel, profile, tasks
+from benchmarks.parts import (
+    costs,
+    drawing,
+    index,
+    inserting,
+    parallel,
+    profile,
+    snowflakes,
+    tasks,
+)
 from benchmarks.run import Part
 
 __all__ = ["PARTS"]
@@ -17,6 +26,7 @@ PARTS = {
         Part("threads", "one id at a time in 1 to 64 threads", parallel.threads, SERVERS),
         Part("processes", "one id at a time in 1 to 8 processes", parallel.processes, SERVERS),
         Part("flush", "ORM flush of 1 to 100,000 rows", inserting.flushes),
+        Part("snowflakes", "ids that sort by time, and flushes with them", snowflakes.snowflakes),
         Part("children", "ORM flush of parents with children", inserting.children),
         Part("core", "Core executemany", inserting.core),
         Part("transactions", "transactions of a single row", inserting.transactions),

@@ -65,12 +65,19 @@ def _keys(place: Place, pool: TicketPool) -> Iterator[tuple[str, str, NewIds | N
         return list(itertools.chain.from_iterable(pool.reserve("large", n)))
 
     yield "TicketSequence", "bigint", tickets
+    yield "SnowflakeSequence", "bigint", _snowflakes(pool)
     yield "AUTO_INCREMENT", "bigint", None
     if is_installed(UUID7):
         yield f"UUIDv7, {of_uuids}", of_uuids, _hexes(new_uuid7())
         yield "UUIDv7, binary(16)", "binary(16)", _bytes_of(new_uuid7())
     yield f"UUIDv4, {of_uuids}", of_uuids, _hexes(uuid.uuid4)
     yield "UUIDv4, binary(16)", "binary(16)", _bytes_of(uuid.uuid4)
+
+
+def _snowflakes(pool: TicketPool) -> NewIds:
+    pool.create_node_table()
+    made = pool.snowflakes("large")
+    return lambda n: [*made.next_ids(n)]
 
 
 def _hexes(new: Callable[[], uuid.UUID]) -> NewIds:

@@ -15,7 +15,15 @@ from benchmarks.peers import peers_of
 from benchmarks.place import Place, delayed
 from benchmarks.scale import Scale
 
-__all__ = ["children", "core", "flushes", "over_network", "transactions"]
+__all__ = [
+    "children",
+    "core",
+    "flush_sides",
+    "flushes",
+    "over_network",
+    "tables",
+    "transactions",
+]
 
 #: One INSERT, or more, for each row: looked at with fewer of them.
 _SLOW = ("SQLAlchemy's sharding example", "Redis INCR")
@@ -33,7 +41,7 @@ _KEYS = (
 
 
 @contextmanager
-def _tables(place: Place, *names: str) -> Iterator[tuple[Engine, dict[str, Models]]]:
+def tables(place: Place, *names: str) -> Iterator[tuple[Engine, dict[str, Models]]]:
     """Empty tables in the application's database for a while."""
     engine = create_engine(place.app)
     with keys_of(place, *names) as keys:
@@ -58,7 +66,8 @@ def _flush(engine: Engine, new_objects: Callable[[], list[object]]) -> Callable[
     return work
 
 
-def _flush_sides(engine: Engine, keys: dict[str, Models], n: int) -> list[Side]:
+def flush_sides(engine: Engine, keys: dict[str, Models], n: int) -> list[Side]:
+    """Flushes of so many objects, one for each kind of key."""
     return [
         Side(name, timed(_flush(engine, partial(made.photos, _rows(name, n)))))
         for name, made in keys.items()
@@ -71,7 +80,7 @@ def _rows(name: str, n: int) -> int:
 
 def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
     """Objects of one class, added and committed."""
-    with _tables(place, *_KEYS, *_SLOW) as (engine, all_keys):
+    with tables(place, *_KEYS, *_SLOW) as (engine, all_keys):
         for n in sorted({*scale.flushes, scale.rows}):
             key = "flush" if n == scale.rows else f"flush {n}"
             keys = all_keys
@@ -82,7 +91,7 @@ def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
                 place.kind,
                 f"ORM: add_all() of {n:,} objects and commit()",
                 "rows/s",
-                _flush_sides(engine, keys, n),
+                flush_sides(engine, keys, n),
                 rounds=scale.rounds,
             )
 
@@ -90,7 +99,7 @@ def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
 def children(place: Place, scale: Scale) -> Iterator[Comparison]:
     """Parents, each with ten children."""
     n = scale.parents
-    with _tables(place, *_FEW, "UUIDv7") as (engine, keys):
+    with tables(place, *_FEW, "UUIDv7") as (engine, keys):
         sides = [
             Side(name, timed(_rows_of(_flush(engine, partial(made.albums, n, 10)), 11)))
             for name, made in keys.items()
@@ -107,7 +116,7 @@ def core(place: Place, scale: Scale) -> Iterator[Comparison]:
     """``connection.execute(insert(table), rows)``."""
     n = scale.rows
     names = [name for name in _KEYS if name != "ids from a range"]
-    with _tables(place, *names) as (engine, keys):
+    with tables(place, *names) as (engine, keys):
 
         def executemany(models: Models) -> Callable[[], int]:
             def work() -> int:
@@ -146,7 +155,7 @@ def transactions(place: Place, scale: Scale) -> Iterator[Comparison]:
 def _single_rows(
     place: Place, scale: Scale, key: str, where: str, names: Sequence[str], n: int
 ) -> Comparison:
-    with _tables(place, *names) as (engine, keys):
+    with tables(place, *names) as (engine, keys):
 
         def one_by_one(models: Models) -> Callable[[], int]:
             work = _flush(engine, lambda: models.photos(1))
@@ -179,13 +188,13 @@ def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
                 ],
                 rounds=rounds,
             )
-            with _tables(far, *_FEW) as (engine, keys):
+            with tables(far, *_FEW) as (engine, keys):
                 yield compare(
                     f"flush{where}",
                     place.kind,
                     f"ORM: add_all() of {scale.rows:,} objects and commit(){where}",
                     "rows/s",
-                    _flush_sides(engine, keys, scale.rows),
+                    flush_sides(engine, keys, scale.rows),
                     rounds=rounds,
                 )
             key, n = f"transactions{where}", max(1, scale.transactions // 10)

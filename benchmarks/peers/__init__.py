@@ -70,6 +70,8 @@ PEERS = {
     "uuid4": Peer(in_process.uuid4, batch=100),
     "uuid7": Peer(in_process.uuid7, batch=100, module=in_process.UUID7),
     "Snowflake": Peer(in_process.snowflake, batch=100, module="snowflake", alone=True),
+    "snowflake-id-toolkit": Peer(in_process.toolkit, batch=100, module="snowflake_id_toolkit"),
+    "snowflakes, next_id": Peer(in_process.leased, batch=100),
     "Sonyflake": Peer(in_process.sonyflake, module="sonyflake"),
 }
 

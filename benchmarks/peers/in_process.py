@@ -1,4 +1,4 @@
-"""Ids that need no server: UUIDs, and the packages of PyPI that make Snowflake's and Sonyflake's."""
+"""Ids without a round trip: UUIDs, this project's Snowflakes, and the packages of PyPI that make Snowflake's and Sonyflake's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from benchmarks.place import Place
+from sqla_tickets import TicketPool
 
-__all__ = ["UUID7", "new_uuid7", "snowflake", "sonyflake", "uuid4", "uuid7"]
+__all__ = [
+    "UUID7",
+    "leased",
+    "new_uuid7",
+    "snowflake",
+    "sonyflake",
+    "toolkit",
+    "uuid4",
+    "uuid7",
+]
 
 
 #: What is imported for UUIDs of version 7.
@@ -36,6 +46,14 @@ def uuid7(place: Place) -> Iterator[Callable[[], uuid.UUID]]:
 
 
 @contextmanager
+def leased(place: Place) -> Iterator[Callable[[], int]]:
+    """This project's, with a node number leased from the ticket servers."""
+    with TicketPool(list(place.tickets)) as pool:
+        pool.create_node_table()
+        yield pool.snowflakes("photos").next_id
+
+
+@contextmanager
 def snowflake(place: Place) -> Iterator[Callable[[], int]]:
     """snowflake-id. Its ``next()`` is None when the 4,096 of a millisecond are used up."""
     from snowflake import SnowflakeGenerator  # type: ignore[import-untyped]  # it has no types
@@ -49,6 +67,14 @@ def snowflake(place: Place) -> Iterator[Callable[[], int]]:
         return found
 
     yield draw
+
+
+@contextmanager
+def toolkit(place: Place) -> Iterator[Callable[[], int]]:
+    """snowflake-id-toolkit, which takes a lock, as threads may share it."""
+    from snowflake_id_toolkit import TwitterSnowflakeIDGenerator
+
+    yield TwitterSnowflakeIDGenerator(42).generate_next_id
 
 
 @contextmanager
