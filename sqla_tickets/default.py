@@ -75,6 +75,15 @@ class IdDefault(ColumnDefault):
         """
         raise NotImplementedError
 
+    def draw_for(
+        self,
+        columns: Sequence[Column[Any]],
+        objects: Sequence[object],
+        alike: Iterable[IdDefault] = (),
+    ) -> Iterator[Any]:
+        """New ids for the objects of a flush, in their order, as `draw`."""
+        return self.draw(columns, len(objects), alike)
+
     # -- the column default
 
     @property

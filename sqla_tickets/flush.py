@@ -63,9 +63,10 @@ def _assign(attributes: list[_Attribute]) -> None:
     wanted.sort(key=itemgetter(0))
     declared = [attribute.declared for attribute in attributes]
     columns = [attribute.column for attribute in attributes]
-    tickets = declared[0].draw(columns, len(wanted), declared[1:])
-    for (_, state, key), ticket in zip(wanted, tickets, strict=True):
-        set_committed_value(state.obj(), key, ticket)
+    objects = [state.obj() for _, state, _ in wanted]
+    tickets = declared[0].draw_for(columns, objects, declared[1:])
+    for new, (_, _, key), ticket in zip(objects, wanted, tickets, strict=True):
+        set_committed_value(new, key, ticket)
 
 
 def _attributes_in_need(session: Session) -> list[_Attribute]:

@@ -128,7 +128,7 @@ class TicketPool(event.EventTarget):
         self._warn_of_twins()
         self._node_lease = node_lease
         self._leasing: dict[float, Nodes] = {}
-        self._snowflakes: dict[tuple[str, BitLayout], Snowflakes] = {}
+        self._snowflakes: dict[tuple[str, BitLayout, int | None], Snowflakes] = {}
         self._moments = Moments(name, self.dispatch)
         self._hand = Hand(self._moments.discarded)
         self._turn = itertools.count()
@@ -312,24 +312,33 @@ class TicketPool(event.EventTarget):
         return [block.tickets for block in blocks]
 
     def snowflakes(
-        self, sequence: str | SnowflakeSequence, layout: BitLayout | None = None
+        self,
+        sequence: str | SnowflakeSequence,
+        layout: BitLayout | None = None,
+        shard: int | None = None,
     ) -> Snowflakes:
         """What makes the ids of a `SnowflakeSequence` in this process, with a leased node number.
 
         Args:
             sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
-            layout: of the ids; None for ``SNOWFLAKE``.
+            layout: of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
+            shard: that stands in the node's bits; the leased number then takes the upper half of the
+                sequence's.
+
+        Raises:
+            TicketArgumentError: a shard beyond its bits, or a layout that has the node in the lowest bits.
         """
-        from .bits import SNOWFLAKE
+        from .bits import INSTAGRAM, SNOWFLAKE
         from .snowflake import Snowflakes, SnowflakeSequence
 
         if isinstance(sequence, SnowflakeSequence):
             name, layout = sequence_of(sequence), sequence.layout
         else:
-            name, layout = sequence, layout or SNOWFLAKE
-        made = self._snowflakes.get((name, layout))
+            name = sequence
+        layout = layout or (SNOWFLAKE if shard is None else INSTAGRAM)
+        made = self._snowflakes.get((name, layout, shard))
         return made or self._snowflakes.setdefault(
-            (name, layout), Snowflakes(name, layout, self._nodes)
+            (name, layout, shard), Snowflakes(name, layout, self._nodes, shard)
         )
 
     @property

@@ -8,8 +8,8 @@ it has not used, and waits for the next tick when there are none. No id is ahead
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import time_ns
@@ -55,6 +55,9 @@ class SnowflakeSequence(IdDefault):
             equal, as they are in other tables.
         pool: the name of the attached `TicketPool` that leases the node numbers; None for ``"default"``.
         layout: how an id is cut. Never change it for a column in use.
+        shard: tells the shard of a new object, when it is flushed: the number that then stands in the node's
+            bits, as in Instagram's scheme. The number of the process takes the upper half of the sequence's.
+            For the table to be pickled it has to be a function of a module.
 
     Raises:
         TicketArgumentError: a name that is none. On attachment to a column: its type cannot hold ids of the
@@ -67,6 +70,7 @@ class SnowflakeSequence(IdDefault):
         *,
         pool: str | None = None,
         layout: BitLayout = SNOWFLAKE,
+        shard: Callable[[Any], int] | None = None,
     ) -> None:
         if name is not None and not is_name(name):
             raise TicketArgumentError(
@@ -74,17 +78,23 @@ class SnowflakeSequence(IdDefault):
             )
         if type(layout) is not BitLayout:
             raise TicketArgumentError(f"SnowflakeSequence({name!r}): {layout!r} is no BitLayout")
-        self.name, self.pool, self.layout = name, pool, layout
+        if shard is not None and not callable(shard):
+            raise TicketArgumentError(
+                f"SnowflakeSequence({name!r}): expected a function that tells an object's shard, found"
+                f" {shard!r}"
+            )
+        self.name, self.pool, self.layout, self.shard = name, pool, layout, shard
         self.node_pool = pool or "default"
 
     def __repr__(self) -> str:
         parts = [repr(self.name)] if self.name is not None else []
         parts += [f"pool={self.pool!r}"] if self.pool is not None else []
         parts += [f"layout={self.layout}"] if self.layout != SNOWFLAKE else []
+        parts += [f"shard={getattr(self.shard, '__name__', self.shard)}"] if self.shard else []
         return f"SnowflakeSequence({', '.join(parts)})"
 
     def _copy(self) -> Self:
-        return type(self)(self.name, pool=self.pool, layout=self.layout)
+        return type(self)(self.name, pool=self.pool, layout=self.layout, shard=self.shard)
 
     def check_column(self, column: Column[Any], table: Table) -> None:
         """See that the column can hold every id of the layout.
@@ -103,8 +113,8 @@ class SnowflakeSequence(IdDefault):
             )
 
     def stream_of(self, column: Column[Any]) -> Hashable:
-        """The pool, the name of the sequence, the layout."""
-        return pool_of(self, column), sequence_of(self, column), self.layout
+        """The pool, the name of the sequence, the layout, and what tells the shard."""
+        return pool_of(self, column), sequence_of(self, column), self.layout, self.shard
 
     def pool_for(self, column: Column[Any]) -> TicketPool:
         """The pool that leases the node numbers."""
@@ -115,12 +125,52 @@ class SnowflakeSequence(IdDefault):
     ) -> Iterator[Any]:
         """``n`` new ids; of a layout of 128 bits as the column has its UUIDs."""
         pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
-        ids = chain.from_iterable(pool.snowflakes(name, self.layout).reserve(n))
-        type_ = columns[0].type
-        if not isinstance(type_, Uuid):
-            return ids
-        uuids = (UUID(int=number) for number in ids)
-        return uuids if type_.as_uuid else map(str, uuids)
+        if self.shard is not None:
+            raise TicketArgumentError(
+                f"{self!r} of {columns[0].table.name}.{columns[0].name} asks an object for its shard, and a"
+                f" statement has none: set the ids of its rows, pool.snowflakes({name!r}, shard=...).next_ids(n)"
+            )
+        return _as_in(columns[0], pool.snowflakes(name, self.layout).reserve(n))
+
+    def draw_for(
+        self,
+        columns: Sequence[Column[Any]],
+        objects: Sequence[object],
+        alike: Iterable[IdDefault] = (),
+    ) -> Iterator[Any]:
+        """An id for each object, of its shard."""
+        if self.shard is None:
+            return self.draw(columns, len(objects), alike)
+        pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
+        shards = list(map(self.shard, objects))
+        for shard in set(shards):  # None would be a number that is leased
+            _check_shard(name, self.layout, shard)
+        ids = {
+            shard: _as_in(columns[0], pool.snowflakes(name, self.layout, shard).reserve(n))
+            for shard, n in Counter(shards).items()
+        }
+        return (next(ids[shard]) for shard in shards)
+
+
+def _check_shard(name: str, layout: BitLayout, shard: object) -> None:
+    if layout.node_lowest:
+        raise TicketArgumentError(
+            f"ids of {name!r}: {layout} has the node in its lowest bits, so no process beside it: use INSTAGRAM"
+        )
+    if type(shard) is not int or not 0 <= shard < layout.nodes:
+        raise TicketArgumentError(
+            f"ids of {name!r}: expected a shard from 0 to {layout.nodes - 1} ({layout.node} bits), found"
+            f" {shard!r}"
+        )
+
+
+def _as_in(column: Column[Any], runs: list[range]) -> Iterator[Any]:
+    """Ids as the column has them."""
+    ids = chain.from_iterable(runs)
+    if not isinstance(column.type, Uuid):
+        return ids
+    uuids = (UUID(int=number) for number in ids)
+    return uuids if column.type.as_uuid else map(str, uuids)
 
 
 class Snowflakes:
@@ -129,8 +179,18 @@ class Snowflakes:
     Threads and tasks may share it. Each id is above all that it has made before.
     """
 
-    def __init__(self, name: str, layout: BitLayout, nodes: Nodes) -> None:
-        self.name, self.layout, self._nodes = name, layout, nodes
+    def __init__(
+        self, name: str, layout: BitLayout, nodes: Nodes, shard: int | None = None
+    ) -> None:
+        self.name, self._nodes = name, nodes
+        #: Bits of the number that is leased, and what stands above it.
+        self._bits, self._above = layout.node, 0
+        if shard is not None:
+            _check_shard(name, layout, shard)
+            self._bits = layout.sequence // 2
+            self._above = shard << self._bits
+            layout = layout.in_processes
+        self.layout = layout
         self._size = 1 << layout.sequence
         self._last_tick = layout.largest >> (layout.node + layout.sequence)
         #: The tick that was made ids of last, and its next sequence number.
@@ -198,7 +258,7 @@ class Snowflakes:
         waits_since: float | None = None
         in_vain = 0
         while n:
-            lease = self._nodes.lease(self.layout.node)
+            lease = self._nodes.lease(self._bits)
             if not self._here[0]:  # a fork that Python was not told of
                 self.forget_parent()
             with self._lock:
@@ -237,7 +297,7 @@ class Snowflakes:
         while taken < n and self._tick <= tick:
             room = min(n - taken, self._size - self._next)
             if room:
-                runs.append(self.layout.run(self._tick, lease.node, self._next, room))
+                runs.append(self._run(lease, room))
                 self._next += room
                 taken += room
             elif self._tick == tick:
@@ -246,9 +306,12 @@ class Snowflakes:
                 self._tick, self._next = self._tick + 1, 0
         return taken
 
+    def _run(self, lease: Lease, n: int) -> range:
+        return self.layout.run(self._tick, self._above | lease.node, self._next, n)
+
     def _lay_out(self, lease: Lease, now: int) -> None:
         room = min(LAID_OUT * self._next, self._size - self._next)
-        self._laid = deque(self.layout.run(self._tick, lease.node, self._next, room))
+        self._laid = deque(self._run(lease, room))
         self._next += room
         self._from = self.layout.began_at(self._tick) * 1000
         rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
