@@ -5,6 +5,7 @@
 
 from tests.servers.base import PASSWORD, USER, Server
 from tests.servers.borrower import Borrower
+from tests.servers.clocks import Clock
 from tests.servers.fleet import KINDS, Fleet
 from tests.servers.galera import Galera, GaleraNode
 from tests.servers.haproxy import Front, HAProxy
@@ -18,6 +19,7 @@ __all__ = [
     "PASSWORD",
     "USER",
     "Borrower",
+    "Clock",
     "Fleet",
     "Front",
     "Galera",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from sqlalchemy import URL
 
 from tests.servers.base import Server, ServerMissing
+from tests.servers.clocks import Clock
 from tests.servers.fleet import Fleet, ServerLeftOut
 from tests.servers.galera import Galera
 from tests.servers.haproxy import CHECKER, Front, HAProxy
@@ -80,6 +82,10 @@ class Borrower:
     def new_postgresql(self, *options: str) -> PostgreSQL:
         """Start a PostgreSQL cluster of the test's own, with options of `postgres`."""
         return self._take(lambda: self._fleet.new_postgresql(options))
+
+    def clock(self, file: Path) -> Clock:
+        """Return a clock that steps, for processes that are started with its environment."""
+        return self._or_skip(lambda: Clock(file))
 
     def shared(self, kind: str, number: int = 0) -> Server:
         """Return a shared server by its kind; PostgreSQL has one for all numbers."""

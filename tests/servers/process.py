@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ class ProcessServer(Server):
     Attributes:
         port: Its TCP port, the same after each start.
         folder: Where its data, socket and log are.
+        environment: What its next start has in its environment beside this process's own.
     """
 
     stop_signal = signal.SIGTERM
@@ -45,6 +47,7 @@ class ProcessServer(Server):
         self._process: subprocess.Popen[bytes] | None = None
         self._order = 0
         self._frozen = False
+        self.environment: dict[str, str] = {}
         self.port = free_port()
 
     @property
@@ -88,6 +91,7 @@ class ProcessServer(Server):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self.environment},
                 start_new_session=True,
                 user=self._owner,
             )

@@ -1,0 +1,57 @@
+"""Clocks of processes that step: libfaketime, and the file that says by how much."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from tests.servers.base import ServerMissing
+
+__all__ = ["Clock"]
+
+_PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
+
+
+class Clock:
+    """The clock of the processes that are started with its `environment`; monotonic ones go on as they are.
+
+    Args:
+        file: Where the offset is written, readable for whoever runs the process.
+
+    Raises:
+        ServerMissing: libfaketime is not installed.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._library = library()
+        self._file = file
+        self.step(0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to have this clock."""
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def step(self, seconds: float) -> None:
+        """Set it so many seconds off the machine's."""
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(f"{seconds:+}")
+        fresh.chmod(0o644)
+        fresh.replace(self._file)
+
+
+def library() -> Path:
+    """Where libfaketime is.
+
+    Raises:
+        ServerMissing: it is not installed.
+    """
+    for place in _PLACES:
+        for found in glob.glob(place):
+            return Path(found)
+    raise ServerMissing("libfaketime is not installed (Debian: apt-get install faketime)")
