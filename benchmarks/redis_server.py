@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from sqla_tickets.grants import Role
 from tests.servers.binaries import find_program
 from tests.servers.guardian import Guardian
 from tests.servers.process import ProcessServer
@@ -43,7 +44,7 @@ class Redis(ProcessServer):
         except OSError:
             return False
 
-    def create_database(self, name: str) -> None:
+    def create_database(self, name: str, role: Role | None = None) -> None:
         """Redis has its databases from the start."""
 
     def drop_database(self, name: str) -> None:

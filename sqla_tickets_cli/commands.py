@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from sqla_tickets import TicketError, TicketPool, __version__, growth, moves
+from sqla_tickets.grants import KINDS, ROLES, Kind, Role, grants
 from sqla_tickets.note import LayoutName
 
 from . import audit as audit_
@@ -420,6 +421,39 @@ def retire(
         names = list(sequences) or sorted(moves.names(pool))
         plan = operations.retire(pool, names, last)
         carried_out(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command("grants")
+@click.argument("role", type=click.Choice(ROLES))
+@click.option("--on", "kind", type=click.Choice(KINDS), required=True, help="The kind of server.")
+@click.option("--user", help="Who gets them; default: tickets, migrations, monitor.")
+@click.option("--database", default="tickets", show_default=True, help="The ticket database.")
+@click.option("--host", default="%", show_default=True, help="Whence, on MySQL and MariaDB.")
+@click.option("--owner", default="migrations", show_default=True, help="Of tables, on PostgreSQL.")
+@click.option("--schema", default="public", show_default=True, help="On PostgreSQL.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def grants_(
+    role: Role,
+    kind: Kind,
+    user: str | None,
+    database: str,
+    host: str,
+    owner: str,
+    schema: str,
+    as_json: bool,
+) -> None:
+    """Print the SQL that gives a user the least privileges to draw, to migrate, or to monitor.
+
+    Connects to nothing.
+    """
+    user = user or {"draw": "tickets", "migrate": "migrations", "monitor": "monitor"}[role]
+    try:
+        found = grants(
+            kind, role, user=user, database=database, host=host, owner=owner, schema=schema
+        )
+    except TicketError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(json.dumps({"grants": found}) if as_json else ";\n".join(found) + ";")
 
 
 @cli.command()

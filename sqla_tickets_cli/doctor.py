@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sqla_tickets import TicketError, TicketPool, TicketTableMoved
+from sqla_tickets.grants import KINDS, everywhere, on_tables
 from sqla_tickets.note import Tombstone
 from sqla_tickets.statements import largest_ticket
 from sqla_tickets.tombstones import Live
@@ -376,13 +377,14 @@ def connections(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 
 
 def missing_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
-    if server.grants is None:
+    if server.grants is None or _only_looks(server, server.grants):
         return
+    needed = on_tables(server.kind, "draw")
     for name, table in server.tables.items():
-        if not isinstance(table.state, Live):
+        if not isinstance(table.state, (Live, TicketError)):
             continue
         has = _privileges(server.grants, server.database, name)
-        lacking = [p for p in (*NEEDED, LOCK) if not {p, "ALL PRIVILEGES", "ALL"} & has]
+        lacking = [p for p in needed if not {p, "ALL PRIVILEGES", "ALL"} & has]
         if not lacking:
             continue
         is_slow = lacking == [LOCK]
@@ -396,35 +398,54 @@ def missing_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
             "Many tickets at once are drawn one by one."
             if is_slow
             else "Tickets cannot be drawn, or their marks not be kept.",
-            f"GRANT {', '.join(lacking)} ON `{server.database}`.* TO {_user(server)}",
+            f"GRANT {', '.join(lacking)} ON {_there(server, name)} TO {_user(server)}",
         )
+
+
+def _only_looks(server: Facts, grants: Sequence[Grant]) -> bool:
+    """Whether the user is one of ``sqla-tickets grants monitor``, which is not to draw."""
+    here = {p for grant in grants if grant.on != EVERYWHERE for p in grant.privileges}
+    anywhere = {p for grant in grants if grant.on == EVERYWHERE for p in grant.privileges}
+    return here <= {"SELECT"} and anywhere >= set(everywhere(server.kind, "monitor"))
 
 
 # -- what could be better
 
 
 def too_many_grants(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
-    everywhere: set[str] = set()
-    for grant in server.grants or ():
-        if grant.on == "*.*":
-            everywhere |= grant.privileges - HARMLESS
-    here = _privileges(server.grants or (), server.database) & DANGEROUS
-    surpluses: tuple[tuple[Code, str, set[str]], ...] = (
-        ("grants-everywhere", "*.*", everywhere),
-        ("grants-dangerous", f"`{server.database}`.*", here - everywhere),
-    )
-    for code, where, surplus in surpluses:
-        if surplus:
-            yield (
-                code,
-                "advice",
-                f"grants on {where}",
-                ", ".join(sorted(surplus)),
-                "Who gets at this password can set the numbers back, by TRUNCATE, ALTER or a new table."
-                if where != "*.*"
-                else "A ticket user needs nothing outside its database.",
-                f"REVOKE them from {_user(server)}; give the migrations a user of their own.",
-            )
+    if server.grants is None:
+        return
+    anywhere: set[str] = set()
+    for grant in server.grants:
+        if grant.on == EVERYWHERE:
+            anywhere |= grant.privileges - HARMLESS
+    names = [None, *server.tables]
+    here = {p for name in names for p in _privileges(server.grants, server.database, name)}
+    here -= {*on_tables(server.kind, "draw"), *HARMLESS, *anywhere}
+    if anywhere:
+        yield (
+            "grants-everywhere",
+            "advice",
+            f"grants on {EVERYWHERE}",
+            ", ".join(sorted(anywhere)),
+            "A ticket user needs nothing outside its database.",
+            f"REVOKE them from {_user(server)}.",
+        )
+    if here:
+        yield (
+            "grants-dangerous",
+            "advice",
+            f"grants on {_there(server, '*')}",
+            ", ".join(sorted(here)),
+            (
+                "Migrations need that at most. Who gets at the password of an application with it can set"
+                " the numbers back, by TRUNCATE, ALTER or a new table."
+            ),
+            (
+                f"If applications draw as {_user(server)}: give the migrations a user of their own, and"
+                " this one what `sqla-tickets grants draw` prints."
+            ),
+        )
 
 
 def encryption(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
@@ -492,18 +513,16 @@ CHECKS: Final[tuple[Check, ...]] = (
 MUCH: Final = 0.7
 MANY: Final = 0.8
 LOCK: Final = "LOCK TABLES"
-NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
-DANGEROUS: Final = frozenset({"ALL PRIVILEGES", "ALL", "ALTER", "DROP", "GRANT OPTION"})
-#: What monitoring needs.
+EVERYWHERE: Final = "*.*"
+#: What monitoring needs, and the end of a growth.
 HARMLESS: Final = frozenset(
     {
         "BINLOG MONITOR",
         "CONNECTION ADMIN",
         "CONNECTION_ADMIN",
-        "PROCESS",
         "REPLICATION CLIENT",
-        "SLAVE MONITOR",
         "USAGE",
+        *(privilege for kind in KINDS for privilege in everywhere(kind, "monitor")),
     }
 )
 
@@ -515,7 +534,15 @@ def _privileges(
 
 
 def _user(server: Facts) -> str:
-    return f"'{server.server.engine.url.username}'"
+    mark = '"' if server.kind == "postgresql" else "'"
+    return f"{mark}{server.server.engine.url.username}{mark}"
+
+
+def _there(server: Facts, table: str) -> str:
+    """Where a privilege is to be granted: on PostgreSQL table by table."""
+    if server.kind != "postgresql":
+        return f"`{server.database}`.*"
+    return "ALL TABLES IN SCHEMA" if table == "*" else f'"{table}"'
 
 
 def _set_global(server: Facts, name: str, value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -196,6 +197,7 @@ def _ask_postgresql(cursor: DBAPICursor, facts: Facts) -> None:
     )
     facts.is_replica = bool(recovering)
     facts.variables["started"] = str(started)
+    facts.grants = _grants_of_postgresql(cursor, facts)
     ((used,),) = _rows(cursor, "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'c%'")
     facts.status["Threads_connected"] = str(used)
     ((cipher,),) = _rows(cursor, "SELECT cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
@@ -222,9 +224,38 @@ def _grants(rows: list[tuple[object, ...]]) -> tuple[Grant, ...] | None:
             r"GRANT (.+?) ON (?:TABLE )?((?:`[^`]*`|\*)\.(?:`[^`]*`|\*)) TO ", str(text)
         )
         if parts:
-            found.append(Grant(frozenset(p.strip().upper() for p in parts[1].split(",")), parts[2]))
+            privileges = {p.strip().upper() for p in parts[1].split(",")}
+            if str(text).endswith("WITH GRANT OPTION"):
+                privileges.add("GRANT OPTION")
+            found.append(Grant(frozenset(privileges), parts[2]))
         elif " ON " not in str(text) and "SET DEFAULT ROLE" not in str(text):
             return None
+    return tuple(found)
+
+
+def _grants_of_postgresql(cursor: DBAPICursor, facts: Facts) -> tuple[Grant, ...]:
+    """What the user may do, by whichever role, to each table that is seen without its schema."""
+    ((is_superuser, reads_all),) = _rows(
+        cursor,
+        "SELECT rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles"
+        " WHERE rolname = current_user",
+    )
+    everywhere: set[str] = set()
+    if is_superuser or reads_all:
+        everywhere.add("SUPERUSER" if is_superuser else "pg_read_all_stats")
+    rows = _rows(
+        cursor,
+        "SELECT c.relname, pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),"
+        " has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'UPDATE'),"
+        " has_table_privilege(c.oid, 'DELETE'), has_table_privilege(c.oid, 'TRUNCATE')"
+        " FROM pg_class AS c WHERE c.relkind = 'r' AND pg_table_is_visible(c.oid)"
+        " AND c.relnamespace <> 'pg_catalog'::regnamespace",
+    )
+    privileges = ("OWNER", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+    found = [Grant(frozenset(everywhere), "*.*")]
+    for name, *has in rows:
+        held = frozenset(itertools.compress(privileges, has))
+        found.append(Grant(held, f"`{facts.database}`.`{name}`"))
     return tuple(found)
 
 

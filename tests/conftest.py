@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from sqla_tickets.grants import Role
 from tests.servers import KINDS, Borrower, Fleet, MariaDB, MySQL, PostgreSQL
 
 # Which mark narrows which parametrised fixture.
@@ -97,8 +98,12 @@ def postgres(servers: Borrower) -> PostgreSQL:
 
 @pytest.fixture
 def ticket_urls(ticket_kind: str, servers: Borrower, tmp_path: Path) -> list[URL]:
-    """Two empty ticket databases, on two servers where the kind has two."""
-    return [_fresh(ticket_kind, n, servers, tmp_path / f"tickets{n}.db") for n in range(2)]
+    """Two empty ticket databases, on two servers where the kind has two.
+
+    Their user has the least privileges that migrations need; those of drawing are a part of them.
+    """
+    files = [tmp_path / f"tickets{n}.db" for n in range(2)]
+    return [_fresh(ticket_kind, n, servers, file, "migrate") for n, file in enumerate(files)]
 
 
 @pytest.fixture
@@ -113,7 +118,7 @@ def app_url(app_kind: str, servers: Borrower, tmp_path: Path) -> URL:
     return _fresh(app_kind, 0, servers, tmp_path / "app.db")
 
 
-def _fresh(kind: str, number: int, servers: Borrower, file: Path) -> URL:
+def _fresh(kind: str, number: int, servers: Borrower, file: Path, role: Role | None = None) -> URL:
     if kind == "sqlite":
         return URL.create("sqlite+pysqlite", database=str(file))
-    return servers.fresh_database(servers.shared(kind, number))
+    return servers.fresh_database(servers.shared(kind, number), role)

@@ -34,7 +34,11 @@ from sqla_tickets import errors
 from tests.servers import Borrower
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs/operations/security.md",
+]
 #: Where a reader's own database is created; on SQLite it takes what MySQL refuses.
 ON_SERVERS = ["README.md", "time-sorted-ids.md", "tutorial.md"]
 MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")

@@ -48,7 +48,7 @@ class Site:
         self.urls = [
             URL.create("sqlite", database=str(folder / f"shard{n}.db"))
             if kind == "sqlite"
-            else servers.fresh_database(servers.shared(kind, n % 2))
+            else servers.fresh_database(servers.shared(kind, n % 2), None)
             for n in range(SHARDS)
         ]
         each = ROWS // SHARDS

@@ -52,7 +52,7 @@ def mysql_like(servers: Borrower, kind: str, number: int = 0) -> MySQLLike:
 def fresh_pair(servers: Borrower, kind: str) -> tuple[MySQLLike, MySQLLike, list[URL]]:
     """Two servers of a kind, and an empty database on each."""
     first, second = mysql_like(servers, kind, 0), mysql_like(servers, kind, 1)
-    return first, second, [servers.fresh_database(first), servers.fresh_database(second)]
+    return first, second, [servers.fresh_database(server) for server in (first, second)]
 
 
 def grant_only(server: MySQLLike, url: URL, *privileges: str) -> None:

@@ -64,7 +64,7 @@ def test_an_application_passes_the_tests_of_alembic_gauntlet(
 ) -> None:
     pytest.importorskip("alembic_gauntlet")
     tickets = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
-    app = servers.fresh_database(servers.postgresql()).set(drivername="postgresql+asyncpg")
+    app = servers.fresh_database(servers.postgresql(), None).set(drivername="postgresql+asyncpg")
     project = Project(tmp_path / "project", "async")
     project.set_up(app, [url.set(drivername=f"mysql+{driver}") for url in tickets])
     project.revision("photos")

@@ -26,7 +26,7 @@ def test_async_env_with_sync_and_async_ticket_servers(
     servers: Borrower, tmp_path: Path, driver: str
 ) -> None:
     urls = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
-    app = servers.fresh_database(servers.postgresql()).set(drivername="postgresql+asyncpg")
+    app = servers.fresh_database(servers.postgresql(), None).set(drivername="postgresql+asyncpg")
     project = Project(tmp_path / "project", "async")
     project.set_up(app, [url.set(drivername=f"mysql+{driver}") for url in urls])
     assert project.revision("photos") == GENERATED

@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from sqlalchemy import URL
 
+from sqla_tickets.grants import Role
+
 USER = "tickets"
 # Unlike any other word of the tests, so that a test may search messages and logs for it.
 PASSWORD = "hush-4711"
@@ -76,8 +78,13 @@ class Server(ABC):
         """Take back what `promise` returned."""
 
     @abstractmethod
-    def create_database(self, name: str) -> None:
-        """Create an empty database that the user of `url` owns."""
+    def create_database(self, name: str, role: Role | None = None) -> None:
+        """Create an empty database.
+
+        Args:
+            name: Of the database.
+            role: What the user of `url` may do there: `None`, as its owner, everything.
+        """
 
     @abstractmethod
     def drop_database(self, name: str) -> None:

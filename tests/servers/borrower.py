@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import URL
 
+from sqla_tickets.grants import Role
 from tests.servers.base import Server, ServerMissing
 from tests.servers.clocks import Clock
 from tests.servers.fleet import Fleet, ServerLeftOut
@@ -95,10 +96,16 @@ class Borrower:
             return self.mysql(number)
         return self.postgresql()
 
-    def fresh_database(self, server: Server) -> URL:
-        """Create an empty database for this test alone and return its address."""
+    def fresh_database(self, server: Server, role: Role | None = "migrate") -> URL:
+        """Create an empty database for this test alone and return its address.
+
+        Args:
+            server: Where.
+            role: What its user may do there, by the least grants, of which those of "migrate" have
+                those of "draw" in them; `None`, for an application's database, everything.
+        """
         name = f"t{os.getpid()}_{next(_numbers)}"
-        server.create_database(name)
+        server.create_database(name, role)
         self._databases.append((server, name))
         return server.url(name)
 

@@ -12,6 +12,7 @@ import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
+from sqla_tickets.grants import Kind, Role, grants
 from tests.servers.base import PASSWORD, USER, Server
 from tests.servers.binaries import find_program
 
@@ -35,10 +36,31 @@ class MySQLLike(Server):
     def restore_data(self) -> None:
         """Replace the data of a stopped server by the copy."""
 
-    def create_database(self, name: str) -> None:
+    def create_database(self, name: str, role: Role | None = None) -> None:
         with self.administrator() as cursor:
             cursor.execute(f"CREATE DATABASE `{name}`")
-            cursor.execute(f"GRANT ALL ON `{name}`.* TO '{USER}'@'%'")
+            if role is None:
+                cursor.execute(f"GRANT ALL ON `{name}`.* TO '{USER}'@'%'")
+        if role is not None:
+            self.grant(role, USER, name)
+
+    def create_user(self, name: str, role: Role, database: str) -> None:
+        """Create a user with `PASSWORD` who may do there what the role needs, and no more."""
+        with self.administrator() as cursor:
+            cursor.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{PASSWORD}'")
+        self.grant(role, name, database)
+
+    def drop_user(self, name: str, database: str) -> None:
+        """Undo `create_user`."""
+        with self.administrator() as cursor:
+            cursor.execute(f"DROP USER IF EXISTS '{name}'@'%'")
+
+    def grant(self, role: Role, user: str, database: str) -> None:
+        """Give a user the least privileges of a role on a database."""
+        kind: Kind = "mariadb" if self.kind == "mariadb" else "mysql"
+        with self.administrator() as cursor:
+            for statement in grants(kind, role, user=user, database=database):
+                cursor.execute(statement)
 
     def drop_database(self, name: str) -> None:
         with self.administrator() as cursor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from sqla_tickets.grants import Role, grants
 from tests.servers.base import PASSWORD, USER, ServerFailed, ServerMissing
 from tests.servers.binaries import postgres_folder
 from tests.servers.guardian import Guardian
@@ -54,10 +55,32 @@ class PostgreSQL(ProcessServer):
             return False
         return True
 
-    def create_database(self, name: str) -> None:
+    def create_database(self, name: str, role: Role | None = None) -> None:
         with self.administrator() as cursor:
+            owner = USER if role is None else self.root
             create = sql.SQL("CREATE DATABASE {} OWNER {}")
-            cursor.execute(create.format(sql.Identifier(name), sql.Identifier(USER)))
+            cursor.execute(create.format(sql.Identifier(name), sql.Identifier(owner)))
+        if role is not None:
+            self.grant(role, USER, name)
+
+    def create_user(self, name: str, role: Role, database: str) -> None:
+        """Create a user with `PASSWORD` who may do there what the role needs, and no more."""
+        with self.administrator() as cursor:
+            create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+            cursor.execute(create.format(sql.Identifier(name), PASSWORD))
+        self.grant(role, name, database)
+
+    def drop_user(self, name: str, database: str) -> None:
+        """Undo `create_user`."""
+        with self.administrator(database) as cursor:
+            for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
+                cursor.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+    def grant(self, role: Role, user: str, database: str) -> None:
+        """Give a user the least privileges of a role on a database."""
+        with self.administrator(database) as cursor:
+            for statement in grants("postgresql", role, user=user, database=database, owner=USER):
+                cursor.execute(statement.encode())
 
     def drop_database(self, name: str) -> None:
         with self.administrator() as cursor:
@@ -65,14 +88,14 @@ class PostgreSQL(ProcessServer):
             cursor.execute(drop.format(sql.Identifier(name)))
 
     @contextlib.contextmanager
-    def administrator(self) -> Iterator[psycopg.Cursor]:
+    def administrator(self, database: str = "postgres") -> Iterator[psycopg.Cursor]:
         """Yield a cursor of the superuser's, in autocommit."""
         connection = psycopg.connect(
             host=self.host,
             port=self.port,
             user=self.root,
             password=PASSWORD,
-            dbname="postgres",
+            dbname=database,
             autocommit=True,
             connect_timeout=5,
         )

@@ -86,7 +86,7 @@ def test_autogenerate_writes_the_node_table_first() -> None:
 
 @pytest.fixture
 def app(postgres: PostgreSQL, servers: Any) -> Iterator[Engine]:
-    engine = create_engine(servers.fresh_database(postgres))
+    engine = create_engine(servers.fresh_database(postgres, None))
     yield engine
     engine.dispose()
 
