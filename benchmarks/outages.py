@@ -137,6 +137,8 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
             await asyncio.sleep(TASKS_REST)
 
     async def main() -> None:
+        gc.collect()
+        gc.freeze()  # else each full collection walks through the modules of this program: a gap, too
         engine = create_async_engine("sqlite+aiosqlite://", poolclass=StaticPool)
         async with engine.begin() as connection:
             await connection.run_sync(table.metadata.create_all)

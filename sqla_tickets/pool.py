@@ -612,7 +612,7 @@ class TicketPool(event.EventTarget):
         """In a fork: use none of the parent's blocks, connections and locks."""
         for server in self.servers:
             server.forget_parent()
-        for nodes in self._leasing.values():
+        for nodes in list(self._leasing.values()):
             nodes.forget_parent()
         for made in list(self._snowflakes.values()):
             made.forget_parent()
@@ -625,7 +625,7 @@ class TicketPool(event.EventTarget):
 
         The pool can go on; blocks in hand stay.
         """
-        for nodes in self._leasing.values():
+        for nodes in list(self._leasing.values()):
             nodes.release()
         self._watch.close()
         self.marks.flush()
