@@ -40,7 +40,7 @@ PAGES = [
     ROOT / "docs/operations/security.md",
 ]
 #: Where a reader's own database is created; on SQLite it takes what MySQL refuses.
-ON_SERVERS = ["README.md", "time-sorted-ids.md", "tutorial.md"]
+ON_SERVERS = ["README.md", "asyncio.md", "sharding.md", "time-sorted-ids.md", "tutorial.md"]
 MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 #: A row of the table in causes.md: its number, the cause, what becomes of it, how and the tests.
@@ -206,4 +206,11 @@ def test_every_cause_of_a_repeated_id_is_answered_and_tested() -> None:
 
 def test_there_is_code_to_run() -> None:
     with_code = {page.name for page in PAGES if any(True for _ in blocks_of(page))}
-    assert with_code >= {"README.md", "tutorial.md", "how-a-draw-works.md", "failures.md"}
+    assert with_code >= {
+        "README.md",
+        "asyncio.md",
+        "sharding.md",
+        "tutorial.md",
+        "how-a-draw-works.md",
+        "failures.md",
+    }
