@@ -23,7 +23,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 test: $(VENV)/tests.stamp
-	@tools/install-servers haproxy
+	@tools/install-servers haproxy faketime
 	$(BIN)/python -m pytest -n 2 $(SECOND_TRY) $(ARGS)
 
 lint: $(VENV)/lint.stamp

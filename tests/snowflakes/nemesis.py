@@ -2,9 +2,9 @@
 
     python -m tests.snowflakes.nemesis --processes 64 --seconds 60
 
-Workers are killed and started anew, frozen for longer than their leases, forked, and their clocks stepped back
-and forth (libfaketime). Servers are killed, frozen, and what a step of their clocks does is done to their
-rows. Each worker writes down what it made and when, by a clock that does not step.
+Workers are killed and started anew, frozen for longer than their leases, forked; servers are killed and frozen; the
+clocks of both are stepped back and forth (libfaketime). A server in a container has its machine's clock: there what a
+step does is done to the rows. Each worker writes down what it made and when, by a clock that does not step.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sqla_tickets import BitLayout, TicketError, TicketPool, clock
 from tests.drawing.tools import run
-from tests.servers import Server
+from tests.servers import Borrower, Clock, Fleet, Server
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 #: Seconds of a lease.
 LEASE = 2.0
+#: What may happen, some of it more often.
+FAULTS = ("kill", "freeze", "clock", "clock", "server clock", "server clock", "server")
 
 
 def layout_for(processes: int) -> BitLayout:
@@ -162,8 +163,20 @@ def _lines(journal: Path) -> Iterator[dict[str, Any]]:
 # -- the nemesis
 
 
+def with_clock(servers: Borrower, kind: str, number: int) -> tuple[Server, Clock | None]:
+    """A server whose clock steps, where it can: one that is a process of this machine."""
+    if kind != "mariadb":
+        return servers.shared(kind, number), None
+    server = servers.new_mariadb()
+    clock = servers.clock(server.folder / "clock")
+    server.stop()
+    server.environment = clock.environment
+    server.start()
+    return server, clock
+
+
 class Workers:
-    """Worker processes, each with a clock of its own where libfaketime is there."""
+    """Worker processes, each with a clock of its own."""
 
     def __init__(self, folder: Path, urls: Sequence[URL], n: int, chooser: random.Random) -> None:
         self._folder, self._chooser, self._started = folder, chooser, 0
@@ -172,26 +185,18 @@ class Workers:
         self._urls = [url.render_as_string(hide_password=False) for url in urls]
         self.processes = [self._start() for _ in range(n)]
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], Path]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], Clock]:
         self._started += 1
         name = f"{self._started:04}"
-        offset = self._folder / f"clock-{name}"
-        offset.write_text("+0")
-        environment = dict(os.environ)
-        if FAKETIME.exists():
-            environment |= {
-                "LD_PRELOAD": str(FAKETIME),
-                "FAKETIME_TIMESTAMP_FILE": str(offset),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
+        own = Clock(self._folder / f"clock-{name}")
+        environment = {**os.environ, **own.environment}
         command = [sys.executable, "-m", "tests.snowflakes.nemesis", "--worker"]
         command += [str(self._folder / f"ids-{name}"), str(self._bits), *self._urls]
         with (self._folder / f"log-{name}").open("wb") as log:
             process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
             )
-        return process, offset
+        return process, own
 
     def kill(self) -> None:
         place = self._chooser.randrange(len(self.processes))
@@ -206,10 +211,8 @@ class Workers:
         os.killpg(process.pid, signal.SIGCONT)
 
     def step_clock(self) -> None:
-        _, offset = self._chooser.choice(self.processes)
-        fresh = offset.with_suffix(".new")
-        fresh.write_text(f"{self._chooser.choice((-60, -3, -0.3, 0, 0.3, 3, 60)):+}")
-        fresh.replace(offset)
+        _, own = self._chooser.choice(self.processes)
+        own.step(self._chooser.choice((-60, -3, -0.3, 0, 0.3, 3, 60)))
 
     def end(self) -> None:
         for process, _ in self.processes:
@@ -224,7 +227,13 @@ class Workers:
 
 
 def torment(
-    servers: Sequence[Server], urls: Sequence[URL], folder: Path, n: int, seconds: float, seed: int
+    servers: Sequence[tuple[Server, Clock | None]],
+    urls: Sequence[URL],
+    folder: Path,
+    n: int,
+    seconds: float,
+    seed: int,
+    faults: Sequence[str] = FAULTS,
 ) -> Found:
     """Let ``n`` workers make ids for so long while all that fails which may; what they made."""
     chooser = random.Random(seed)
@@ -238,25 +247,32 @@ def torment(
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(chooser.uniform(0, seconds / 60))
-            what = chooser.choice(("kill", "freeze", "clock", "clock", "rows", "server"))
+            what = chooser.choice(faults)
             if what == "kill":
                 workers.kill()
             elif what == "freeze":
                 workers.freeze(chooser.choice((0.2, LEASE * 1.3)))
             elif what == "clock":
                 workers.step_clock()
-            elif what == "rows":  # what a step of a server's clock does
-                with suppress(SQLAlchemyError):
-                    by = chooser.choice((-3600, -5, 5)) * 1_000_000
-                    run(chooser.choice(urls), f"UPDATE ticket_nodes SET expires = expires + ({by})")
+            elif what == "server clock":
+                _step(*chooser.choice(list(zip(servers, urls, strict=True))), chooser)
             else:
-                _hurt(chooser.choice(servers), chooser)
+                _hurt(chooser.choice(servers)[0], chooser)
     finally:
         workers.end()
     found = check(folder, layout_for(n))
     if workers.died:
         found.died = [log.read_text()[-2000:] for log in folder.glob("log-*") if log.stat().st_size]
     return found
+
+
+def _step(server: tuple[Server, Clock | None], url: URL, chooser: random.Random) -> None:
+    by = chooser.choice((-3600, -5, -0.5, 0, 0.5, 5, 3600))
+    if server[1] is not None:
+        server[1].step(by)
+        return
+    with suppress(SQLAlchemyError):
+        run(url, f"UPDATE ticket_nodes SET expires = expires - ({int(by * 1_000_000)})")
 
 
 def _hurt(server: Server, chooser: random.Random) -> None:
@@ -274,23 +290,19 @@ def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         journal, bits, *texts = sys.argv[2:]
         work(Path(journal), int(bits), texts)
-    from tests.servers import Borrower, Fleet
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--servers", default="mariadb")
+    parser.add_argument("--servers", default="mariadb", choices=("mariadb", "mysql", "postgresql"))
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     chosen = parser.parse_args()
     fleet = Fleet([chosen.servers])
     borrower = Borrower(fleet, require_all=True)
     try:
-        servers = [borrower.shared(chosen.servers, number) for number in range(2)]
-        urls = [borrower.fresh_database(server) for server in servers]
+        servers = [with_clock(borrower, chosen.servers, number) for number in range(2)]
+        urls = [borrower.fresh_database(server) for server, _ in servers]
         with tempfile.TemporaryDirectory() as folder:
-            print(
-                f"seed {chosen.seed}, libfaketime {'is' if FAKETIME.exists() else 'is not'} there"
-            )
+            print(f"seed {chosen.seed}")
             found = torment(
                 servers, urls, Path(folder), chosen.processes, chosen.seconds, chosen.seed
             )

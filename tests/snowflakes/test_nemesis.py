@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.servers import Borrower
 
-from .nemesis import check, layout_for, torment
+from .nemesis import FAULTS, Found, check, layout_for, torment, with_clock
 
 LAYOUT = layout_for(4)
 
 
 @pytest.mark.soak
-@pytest.mark.ticket_servers("mariadb")
+@pytest.mark.ticket_servers("mariadb", "mysql")
 def test_ids_survive_all_that_may_fail(ticket_kind: str, servers: Borrower, tmp_path: Path) -> None:
+    found = tormented(servers, ticket_kind, tmp_path, 6, FAULTS)
+    assert found.is_good, found
+
+
+@pytest.mark.soak
+@pytest.mark.ticket_servers("mariadb")
+def test_clocks_of_processes_and_servers_step(
+    ticket_kind: str, servers: Borrower, tmp_path: Path
+) -> None:
+    found = tormented(servers, ticket_kind, tmp_path, 4, ("clock", "server clock"))
+    assert found.is_good, found
+
+
+def tormented(
+    servers: Borrower, kind: str, folder: Path, seconds: float, faults: Sequence[str]
+) -> Found:
+    servers.clock(folder / "clock")  # skips, or fails, where the workers can have none
     seed = random.randrange(2**32)
     print("seed", seed)
-    both = [servers.shared(ticket_kind, number) for number in range(2)]
-    urls = [servers.fresh_database(server) for server in both]
-    found = torment(both, urls, tmp_path, 4, 8, seed)
+    both = [with_clock(servers, kind, number) for number in range(2)]
+    urls = [servers.fresh_database(server) for server, _ in both]
+    found = torment(both, urls, folder, 4, seconds, seed, faults)
     print(found)
-    assert found.is_good, found
+    return found
 
 
 def journal(folder: Path, name: str, *lines: tuple[float, str, list[int]]) -> None:
