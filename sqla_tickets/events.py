@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import event
@@ -118,6 +119,8 @@ class Moments:
         if not self._dispatch.drawn:
             return draw(flight)
         began = time.monotonic()
+        if flight.context is None:
+            flight.context = copy_context()
         try:
             blocks = draw(flight)
         except BaseException as error:
@@ -132,7 +135,8 @@ class Moments:
         seconds, asked = time.monotonic() - began, (flight.table.name, flight.server, flight.n)
         draw = Draw(self._pool, *asked, blocks, seconds, error, flight.is_hedge)
         for listener in self._dispatch.drawn:
-            _call(listener, draw)
+            if flight.context is not None:
+                flight.context.copy().run(_call, listener, draw)
 
 
 def _call(listener: Callable[..., object], *what: object) -> None:

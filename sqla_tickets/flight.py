@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,12 +42,14 @@ class Flight:
         hedged: whether another server has been asked, too.
         suspected: whether a sign of life was asked of the server.
         answer: the blocks that another server has given in its place.
+        context: the caller's context variables, in which its end is told, where somebody listens.
     """
 
     __slots__ = (
         "_connection",
         "_lock",
         "answer",
+        "context",
         "hedged",
         "is_hedge",
         "is_looked_at",
@@ -76,6 +79,7 @@ class Flight:
         self.was_cut: Cut | None = None
         self.hedged = self.suspected = self.is_looked_at = False
         self.answer: list[range] | None = None
+        self.context: Context | None = None
         self._connection: Connection | Opening | None = None
         self._lock = threading.Lock()
 

@@ -245,6 +245,7 @@ class Watch:
     def _draw_too(self, flight: Flight, server: TicketServer) -> None:
         name, n = flight.table.name, flight.n
         own = Flight(server, server.table(name), n, loop=current_loop(), is_hedge=True)
+        own.context = flight.context
         try:
             drawn = self.draw(own)
             if flight.cut(Cut.BEATEN, drawn):
