@@ -115,8 +115,8 @@ class Moments:
             self.tell("discarded", sequence, tickets, reason)
 
     def draw(self, flight: Flight, draw: Callable[[Flight], list[range]]) -> list[range]:
-        """Do a draw, and tell of it where somebody listens."""
-        if not self._dispatch.drawn:
+        """Do a draw, and tell of it where somebody listens, or reads the log."""
+        if not self._dispatch.drawn and not log.isEnabledFor(logging.DEBUG):
             return draw(flight)
         began = time.monotonic()
         if flight.context is None:
@@ -134,6 +134,8 @@ class Moments:
     ) -> None:
         seconds, asked = time.monotonic() - began, (flight.table.name, flight.server, flight.n)
         draw = Draw(self._pool, *asked, blocks, seconds, error, flight.is_hedge)
+        found = str(error) if error else draw.tickets
+        log.debug("%r from %s, in %.1f ms: %s", draw.sequence, draw.server, 1000 * seconds, found)
         for listener in self._dispatch.drawn:
             if flight.context is not None:
                 flight.context.copy().run(_call, listener, draw)

