@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
+from sqlalchemy.pool import NullPool
 
 from sqla_tickets import TicketPool, TicketTableMoved
 from tests.cli.conftest import Done, options, run_cli
@@ -97,51 +102,107 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     assert run_cli("move", "photos", "--to", "nowhere").code == 3
 
 
+class Application(threading.Thread):
+    """Draws an id and inserts a row with it, again and again, with a pool of its own."""
+
+    def __init__(self, tickets: list[URL], shard: URL) -> None:
+        super().__init__()
+        self.pool = TicketPool(tickets, hedge=False)
+        self.ids: list[int] = []
+        self.error: Exception | None = None
+        self._shard = shard
+        self._end = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        engine = create_engine(self._shard, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                while not self._end.wait(0.002):
+                    number = self.pool.next_id("photos")
+                    connection.exec_driver_sql(f"INSERT INTO photos VALUES ({number})")
+                    self.ids.append(number)
+        except Exception as error:  # noqa: BLE001  # it is raised where it is ended
+            self.error = error
+
+    @property
+    def has_quarantined(self) -> bool:
+        return self.pool.servers[0].table("photos").breaker.state == "quarantined"
+
+    def wait_for_ids(self, n: int, offset: int) -> None:
+        """Wait until it has drawn some more from a server."""
+        before = len(self.ids)
+        wait_until(
+            lambda: not self.is_alive() or sum(i % 2 == offset % 2 for i in self.ids[before:]) >= n
+        )
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        self.pool.dispose()
+        if self.error is not None:
+            raise self.error
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.mark.ticket_servers("mariadb")
-def test_a_server_that_came_back_from_a_backup(
-    servers: Borrower, open_pool: OpenPool, tmp_path: Path
+def test_a_server_is_set_back_under_a_running_application(
+    servers: Borrower, open_pool: OpenPool
 ) -> None:
-    """Its folder is set back under an application, which quarantines it by itself."""
-    first = servers.new_mariadb()
-    urls = [servers.fresh_database(first), servers.fresh_database(servers.mariadb(1))]
-    pool, on = open_pool(urls), options(urls)
-    pool.create_table("photos")
-    pool.next_ids("photos", 10)
-    pool.dispose()
-    first.stop()
-    first.copy_data()
-    first.start()
-    ids = draw_from(pool, 1, 40)
-    ids += pool.next_ids("photos", 2000)
-    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
-    rows = ", ".join(f"({i})" for i in ids)
-    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", f"INSERT INTO photos VALUES {rows}")
-    pool.dispose()  # the marks are written
+    """It is quarantined without anybody's doing, put back by one command, and no id is there twice."""
+    first, second = servers.new_mariadb(), servers.mariadb(1)
+    urls = [servers.fresh_database(first), servers.fresh_database(second)]
+    shard, on = servers.fresh_database(second), options(urls)
+    open_pool(urls).create_table("photos")
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+    with contextlib.ExitStack() as ending:
+        applications = [Application(urls, shard) for _ in range(2)]
+        for application in applications:
+            ending.callback(application.end)
+            application.wait_for_ids(5, offset=1)
+        first.stop()
+        first.copy_data()
+        first.start()
+        for application in applications:  # the hour that will be lost
+            application.wait_for_ids(100, offset=1)
+        first.kill()
+        first.restore_data()
+        first.start()
+        wait_until(lambda: all(application.has_quarantined for application in applications))
+        before = max(i for application in applications for i in application.ids if i % 2)
+        for application in applications:
+            application.wait_for_ids(20, offset=2)
+        with pytest.raises(
+            AssertionError, match="gave too little"
+        ):  # nor does a new one draw from it
+            draw_on_first(open_pool(urls))
+        status = run_cli("status", *on, "--over", 0)
+        assert status.code == 1
+        assert "SET BACK" in status.text
 
-    first.kill()
-    first.restore_data()
-    first.start()
-    with pytest.raises(AssertionError, match="gave too little"):
-        draw_on_first(pool)
-    assert "quarantined" in {record.breaker for record in pool.status()}
-    fresh = open_pool(urls)
-    with pytest.raises(AssertionError, match="gave too little"):
-        draw_on_first(fresh)
-    status = run_cli("status", *on, "--over", 0)
-    assert status.code == 1
-    assert "SET BACK" in status.text
-
-    shards = ("--shard", shard.render_as_string(False))
-    done = dry_and_done("restore", "--offset", 1, *shards, on=on)
-    assert f"the largest photos.id on {shard.render_as_string()}: {max(ids)}" in done.text
-    assert "what its peers have of" in done.text
-    assert run_cli("status", *on, "--over", 0).code == 0
-    for each in (pool, fresh, open_pool(urls)):
-        each.unquarantine("photos")
-        more = draw_on_first(each)
-        assert min(i for i in more if i % 2) > max(ids)
-        ids += more
-    assert len(set(ids)) == len(ids)
+        shards = ("--shard", shard.render_as_string(False))
+        rehearsal = run_cli("restore", "--offset", 1, *shards, *on, "--dry-run", "--json")
+        assert rehearsal.json["proof"] is None
+        assert any("the largest photos.id on" in line for line in rehearsal.json["plan"])
+        assert any("what its peers have of" in line for line in rehearsal.json["plan"])
+        assert run_cli("status", *on, "--over", 0).code == 1
+        done = run_cli("restore", "--offset", 1, *shards, *on)
+        assert done.code == 0, done.text
+        assert "no ticket of 'photos' from now on is" in done.text
+        assert run_cli("status", *on, "--over", 0).code == 0
+        for application in applications:
+            application.pool.unquarantine("photos")
+            seen = len(application.ids)
+            application.wait_for_ids(20, offset=1)
+            assert min(i for i in application.ids[seen:] if i % 2) > before
+    ids = sorted(i for application in applications for i in application.ids)
+    assert [(i,) for i in ids] == run(shard, "SELECT id FROM photos ORDER BY id")
     assert run_cli("audit", *on, *shards).code == 0
 
 
