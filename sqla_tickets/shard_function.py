@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, MetaData, event
+from sqlalchemy import BigInteger, Connection, MetaData, Table, event, func, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
@@ -64,8 +64,14 @@ class ShardIdFunction:
 
     @property
     def default(self) -> FunctionElement[int]:
-        """What a column takes as its ``server_default``; compiles on PostgreSQL only."""
-        return _Call(self.name)
+        """What a column takes as its ``server_default``; compiles on PostgreSQL only.
+
+        Raises:
+            TicketArgumentError: when a table with it is created in a database without the function.
+        """
+        if not event.contains(Table, "before_create", _see_that_functions_are_there):
+            event.listen(Table, "before_create", _see_that_functions_are_there)
+        return _Call(self)
 
     def attach(self, metadata: MetaData) -> None:
         """Let ``metadata.create_all()`` create it first, on PostgreSQL, and autogenerate know it."""
@@ -86,9 +92,28 @@ class _Call(FunctionElement[int]):
     type = BigInteger()
     inherit_cache = False
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: ShardIdFunction) -> None:
         super().__init__()
         self.function = function
+
+
+def _see_that_functions_are_there(table: Table, connection: object, **kw: Any) -> None:
+    """PostgreSQL itself would speak of types that do not match."""
+    if not isinstance(connection, Connection) or connection.dialect.name != "postgresql":
+        return  # written down only; or refused when the call is compiled
+    for column in table.columns:
+        call = getattr(column.server_default, "arg", None)
+        if not isinstance(call, _Call):
+            continue
+        function = call.function
+        name = connection.dialect.identifier_preparer.quote_identifier(function.name)
+        if connection.scalar(select(func.to_regprocedure(f"{name}()"))) is None:
+            raise TicketArgumentError(
+                f"{table.name}.{column.name} takes its ids from {function}, and {connection.engine.url!r} has"
+                f" no function {function.name!r}: create it first, with"
+                f" op.create_shard_id_function({function.name!r}, shard={function.shard}), or let"
+                " create_all() do it with .attach(metadata)"
+            )
 
 
 class _OfFunction(ExecutableDDLElement):
@@ -126,7 +151,7 @@ def _elsewhere(element: object, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Call, "postgresql")
 def _call(element: _Call, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"{compiler.preparer.quote_identifier(element.function)}()"
+    return f"{compiler.preparer.quote_identifier(element.function.name)}()"
 
 
 @compiles(CreateShardIdSequence, "postgresql")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import time
 from pathlib import Path
 
 from tests.servers.base import ServerMissing
@@ -39,8 +40,15 @@ class Clock:
 
     def step(self, seconds: float) -> None:
         """Set it so many seconds off the machine's."""
+        self._write(f"{seconds:+}")
+
+    def stand_still(self) -> None:
+        """Stop it at this second."""
+        self._write(time.strftime("%Y-%m-%d %H:%M:%S"))
+
+    def _write(self, how: str) -> None:
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{seconds:+}")
+        fresh.write_text(how)
         fresh.chmod(0o644)
         fresh.replace(self._file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from sqlalchemy import URL
+from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import (
     INSTAGRAM,
@@ -69,6 +71,44 @@ def test_many_at_once_are_of_the_past(pool: TicketPool) -> None:
     runs = made.reserve(10_000)  # 390 ms' worth
     assert SONYFLAKE.decode(runs[0][0]).time < before - timedelta(milliseconds=300)
     assert sum(map(len, runs)) == 10_000
+
+
+def test_no_id_is_of_too_long_ago(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos", SONYFLAKE)
+    made.next_id()
+    time.sleep(1.5)
+    before = datetime.now(timezone.utc)
+    first = made.next_ids(256 * 130)[0]  # 1.3 seconds' worth: the rest is waited for
+    assert SONYFLAKE.decode(first).time > before - timedelta(seconds=1.02)
+
+
+def test_a_full_sequence_does_not_hold_up_others(pool: TicketPool) -> None:
+    few = BitLayout(39, 16, 1, unit=400, epoch=SNOWFLAKE.epoch)
+    full, other = pool.snowflakes("photos", few), pool.snowflakes("tags")
+    thread = threading.Thread(target=full.next_ids, args=[12])  # waits for some ticks
+    thread.start()
+    others = 0
+    while thread.is_alive():
+        other.next_id()
+        others += 1
+    assert others > 10
+
+
+def test_a_full_sequence_does_not_hold_up_the_event_loop(pool: TicketPool) -> None:
+    few = BitLayout(39, 16, 1, unit=400, epoch=SNOWFLAKE.epoch)
+    full = pool.snowflakes("photos", few)
+    full.next_id()
+
+    async def turns_of_the_loop() -> int:
+        task = asyncio.ensure_future(greenlet_spawn(full.next_ids, 12))
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert len(await task) == 12
+        return turns
+
+    assert asyncio.run(turns_of_the_loop()) > 10
 
 
 def test_a_tick_has_as_many_ids_as_its_bits_say(pool: TicketPool) -> None:

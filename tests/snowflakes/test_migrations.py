@@ -36,7 +36,7 @@ from sqla_tickets import (
     TicketPool,
 )
 from tests.migrations.contexts import offline, operations
-from tests.servers import PostgreSQL
+from tests.servers import Borrower, PostgreSQL
 
 if "sqla_tickets" not in _all_plugins:  # the work tree need not be installed
     Plugin.setup_plugin_from_module(alembic_ext.plugin, "sqla_tickets")
@@ -110,11 +110,34 @@ def test_ids_of_the_function_are_decoded(app: Engine) -> None:
     assert {each.node for each in decoded} == {5}
     assert all(before <= each.time <= datetime.now(timezone.utc) for each in decoded)
     assert sorted(each.sequence for each in decoded) == list(range(1, 51))
-    # the 1,025th has the number of the first; in the same millisecond the primary key would refuse it
     assert INSTAGRAM.decode(later[0]).sequence == INSTAGRAM.decode(later[1024]).sequence
     assert len({INSTAGRAM.decode(number).sequence for number in later[:1024]}) == 1024
-    with pytest.raises(IntegrityError), app.begin() as connection:
-        connection.execute(insert(photos), [{"id": ids[0]}])
+
+
+def test_a_millisecond_has_1024_ids_and_the_next_is_refused(servers: Borrower) -> None:
+    server = servers.new_postgresql()
+    clock = servers.clock(server.folder / "clock")
+    server.stop()
+    server.environment = clock.environment
+    server.start()
+    app = create_engine(servers.fresh_database(server))
+    metadata, photos = photos_of(ShardIdFunction("insta5", 5))
+    metadata.create_all(app)
+    clock.stand_still()
+    all_of_it = text("INSERT INTO photos (title) SELECT 'x' FROM generate_series(1, 1024)")
+    with app.begin() as connection:
+        connection.execute(all_of_it)
+        ids = [INSTAGRAM.decode(number) for number in connection.scalars(select(photos.c.id))]
+    assert len({each.time for each in ids}) == 1
+    assert sorted(each.sequence for each in ids) == list(range(1024))
+    for _ in range(2):
+        with pytest.raises(IntegrityError), app.begin() as connection:
+            connection.execute(insert(photos), [{"title": "one more"}])
+    clock.step(0)
+    with app.begin() as connection:  # the same transaction, tried again
+        connection.execute(all_of_it)
+        assert connection.scalar(text("SELECT count(DISTINCT id) FROM photos")) == 2048
+    app.dispose()
 
 
 def test_the_function_comes_and_goes(app: Engine) -> None:
@@ -148,6 +171,20 @@ def test_other_databases_have_no_such_function() -> None:
         pytest.raises(CommandError, match="on PostgreSQL only, this is sqlite"),
     ):
         op.create_shard_id_function("insta5", shard=5)  # type: ignore[attr-defined]  # the plugin's
+
+
+def test_a_database_without_the_function(app: Engine) -> None:
+    function = ShardIdFunction("Insta 7", 7)
+    table = Table(
+        "photos",
+        MetaData(),
+        Column("id", BigInteger, primary_key=True, server_default=function.default),
+    )
+    advice = r"no function 'Insta 7': create it first, with op\.create_shard_id_function\('Insta 7', shard=7\)"
+    with pytest.raises(TicketArgumentError, match=advice):
+        table.create(app)
+    function.attach(table.metadata)
+    table.metadata.create_all(app)
 
 
 def test_shards_that_cannot_be() -> None:
