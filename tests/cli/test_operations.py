@@ -178,13 +178,9 @@ def test_a_server_is_set_back_under_a_running_application(
         before = max(i for application in applications for i in application.ids if i % 2)
         for application in applications:
             application.wait_for_ids(20, offset=2)
-        with pytest.raises(
-            AssertionError, match="gave too little"
-        ):  # nor does a new one draw from it
-            draw_on_first(open_pool(urls))
-        status = run_cli("status", *on, "--over", 0)
-        assert status.code == 1
-        assert "SET BACK" in status.text
+        wait_until(lambda: "SET BACK" in run_cli("status", *on, "--over", 0).text)
+        with pytest.raises(AssertionError, match="gave too little"):
+            draw_on_first(open_pool(urls))  # nor does a new process draw from it
 
         shards = ("--shard", shard.render_as_string(False))
         rehearsal = run_cli("restore", "--offset", 1, *shards, *on, "--dry-run", "--json")
