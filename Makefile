@@ -13,9 +13,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once.
 SECOND_TRY := --reruns 1 --rerun-except 'repeat|duplicate|twice'
-CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks tools/*.py noxfile.py)
+CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks tools/*.py tools/release/*.py noxfile.py)
 
-.PHONY: demo test lint types docs screenshots matrix bench chaos clean
+.PHONY: demo test lint types docs screenshots matrix bench chaos dist release-check clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -58,6 +58,14 @@ bench: $(VENV)/bench.stamp
 chaos: $(VENV)/tests.stamp
 	@tools/install-servers
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --servers mariadb,mysql $(ARGS)
+
+# Into dist/, with the same bytes from every folder and machine.
+dist: $(VENV)/dist.stamp
+	$(BIN)/python tools/release/check.py
+
+# And tried as users get it: in an empty environment with the lowest versions, and by type checkers.
+release-check: $(VENV)/release.stamp
+	$(BIN)/python tools/release/check.py --try
 
 clean:
 	rm -rf $(VENV) .nox .mypy_cache .pytest_cache .ruff_cache docs/_build dist
