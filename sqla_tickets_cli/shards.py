@@ -123,13 +123,13 @@ class Shard:
         if self.column(where) is None:
             return None
         ids, source = _parts(where)
-        # a subquery each: SQLite finds one end by the index, and both only by reading all
-        ends = [
-            select(end(ids)).select_from(source).scalar_subquery() for end in (func.min, func.max)
-        ]
+        # a statement each: SQLite finds one end by the index, and both only by reading all
         with self._errors(), self._engine.connect() as connection:
-            smallest, largest = connection.execute(select(*ends)).one()
-        return None if largest is None else (smallest, largest)
+            smallest, largest = (
+                connection.scalar(select(end(ids)).select_from(source))
+                for end in (func.min, func.max)
+            )
+        return None if smallest is None or largest is None else (smallest, largest)
 
     def pages(self, where: TicketColumn, above: int | None = None) -> Iterator[list[int]]:
         """The ids in ascending order, many at a time.

@@ -143,10 +143,11 @@ def test_a_pair_of_postgresql(servers: Borrower, open_pool: OpenPool) -> None:
     pool = open_pool(urls)
     pool.next_ids("photos", 3)
     assert examine(pool) == []
-    for name, value, code, severity in (
+    cases: tuple[tuple[LiteralString, LiteralString, str, str], ...] = (
         ("full_page_writes", "off", "full-page-writes", "repeats"),
         ("default_transaction_read_only", "on", "read-only", "stops"),
-    ):
+    )
+    for name, value, code, severity in cases:
         with altered(second, name, value):
             (finding,) = examine(pool)
         assert (finding.code, finding.severity, finding.value) == (code, severity, value)
