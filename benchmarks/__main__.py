@@ -150,6 +150,7 @@ def _write(results: Results, out: Path) -> None:
     (out / "machine.md").write_text(report.about(results))
     (out / "figures.md").write_text(report.figures_table(results))
     (out / "tables.md").write_text(report.tables(results))
+    (out / "keys.md").write_text(report.keys_table(results))
 
 
 def _plot(results: Results, out: Path) -> None:

@@ -8,7 +8,16 @@ from benchmarks.figures import FIGURES, Figure
 from benchmarks.harness import Comparison
 from benchmarks.results import Results
 
-__all__ = ["about", "comparison_table", "figures_table", "tables"]
+__all__ = ["about", "comparison_table", "figures_table", "keys_table", "tables"]
+
+#: Kinds of keys as a flush and as a growing table call them.
+_KEYS = {
+    "tickets": ("TicketSequence", "TicketSequence"),
+    "Snowflake": ("SnowflakeSequence", "SnowflakeSequence"),
+    "UUIDv4": ("UUIDv4", "UUIDv4, binary(16)"),
+    "UUIDv7, `UUIDSequence`": ("UUIDSequence", "UUIDv7, binary(16)"),
+    "AUTO_INCREMENT": ("AUTO_INCREMENT", "AUTO_INCREMENT"),
+}
 
 
 def about(results: Results) -> str:
@@ -44,6 +53,25 @@ def _figure_rows(figure: Figure, results: Results) -> Iterator[str]:
             "" if seen is None else "reached" if figure.is_reached(seen) else "**not reached**"
         )
         yield f"| {figure.what} | {server} | {bound} | {shown} | {reached} |"
+
+
+def keys_table(results: Results, server: str = "mysql") -> str:
+    """What each kind of key costs on one server, to choose by."""
+    columns = (("flush by keys", 0), ("index size", 1), ("index rate", 1))
+    lines = [
+        f"| on {server} | ORM flush, rows/s | table and indexes, bytes/row | large table, rows/s |",
+        "|---|---:|---:|---:|",
+    ]
+    for what, names in _KEYS.items():
+        cells = [_median(results, key, server, names[name]) for key, name in columns]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _median(results: Results, key: str, server: str, side: str) -> str:
+    comparison = results.find(key, server)
+    row = None if comparison is None else comparison.row(side)
+    return "not measured" if row is None else _number(row.median)
 
 
 def tables(results: Results) -> str:

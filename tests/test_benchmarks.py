@@ -13,7 +13,7 @@ import pytest
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.harness import Comparison, Row, Side, compare
 from benchmarks.parts import PARTS
-from benchmarks.report import comparison_table, figures_table
+from benchmarks.report import comparison_table, figures_table, keys_table
 from benchmarks.results import OtherMachine, Results
 
 ROOT = Path(__file__).parent.parent
@@ -109,6 +109,14 @@ def test_figures_say_what_was_reached() -> None:
     assert most.is_reached(7.9)
     assert not most.is_reached(8.1)
     assert "not measured" in figures_table(results)
+
+
+def test_the_table_of_keys_takes_each_from_where_it_was_measured() -> None:
+    flush = Comparison("flush by keys", "mysql", "", "rows/s", [Row("UUIDSequence", [700.0])])
+    size = Comparison("index size", "mysql", "", "bytes", [Row("UUIDv7, binary(16)", [90.0])])
+    found = keys_table(Results("full", comparisons=[flush, size]))
+    assert "| UUIDv7, `UUIDSequence` | 700 | 90 | not measured |" in found
+    assert "| tickets | not measured | not measured | not measured |" in found
 
 
 def test_every_part_and_figure_has_a_name_of_its_own() -> None:
