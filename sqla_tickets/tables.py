@@ -149,18 +149,21 @@ def _check_memory(place: Place, name: str, layout: LayoutName) -> None:
 
 
 def _check_locks(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> None:
-    """Refuse Flickr's table on a Galera cluster, whose other nodes ``LOCK TABLES`` does not lock out.
+    """Refuse Flickr's table where others write on other machines, whom ``LOCK TABLES`` does not lock out.
 
-    Nor do they agree on the next number, but only on rows (MariaDB manual, "Galera Cluster - Known
-    Limitations": explicit locks; auto-increment).
+    MariaDB manual, "Galera Cluster - Known Limitations"; MySQL manual 20.3.2, "Group Replication
+    Limitations".
     """
-    if layout == "replace" and _is_in_galera(cursor, place):
-        raise TicketTableError(
-            f"{place.server} is a node of a Galera cluster (wsrep_on = ON), and cannot issue the tickets"
-            f" of {name!r} by the layout 'replace': LOCK TABLES holds off nobody on the other nodes."
-            " Create the table with the layout 'counter', or convert it"
-            f" (op.convert_ticket_table({name!r}, layout='counter'))"
-        )
+    if layout != "replace":
+        return
+    for variable, value in _cluster(cursor, place).items():
+        if (variable, value) != ("group_replication_single_primary_mode", "ON"):
+            raise TicketTableError(
+                f"{place.server} is in a cluster that takes writes on every node ({variable} = {value}),"
+                f" and cannot issue the tickets of {name!r} by the layout 'replace': LOCK TABLES holds"
+                " off nobody on the other nodes. Create the table with the layout 'counter', or convert"
+                f" it (op.convert_ticket_table({name!r}, layout='counter'))"
+            )
 
 
 def catch_up(cursor: DBAPICursor, place: Place) -> None:
@@ -169,17 +172,22 @@ def catch_up(cursor: DBAPICursor, place: Place) -> None:
     A node of a Galera cluster shows what another one has committed a little later, unless it is asked
     to wait (MariaDB manual, ``wsrep_sync_wait``: 1 for what only reads).
     """
-    if _is_in_galera(cursor, place):
+    if "wsrep_on" in _cluster(cursor, place):
         cursor.execute("SET SESSION wsrep_sync_wait = 1", ())
 
 
-def _is_in_galera(cursor: DBAPICursor, place: Place) -> bool:
+def _cluster(cursor: DBAPICursor, place: Place) -> dict[str, str]:
+    """The variable that tells of a cluster, of Galera's or Group Replication's, if there is one."""
     if place.dialect.name not in ("mysql", "mariadb"):
-        return False
+        return {}
     with contextlib.suppress(Exception):  # what stands in for MySQL need not answer that
-        cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on'", ())
-        return any(str(value).upper() in ("ON", "1") for _, value in cursor.fetchall())
-    return False
+        cursor.execute(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_single_primary_mode'"
+            " OR Variable_name = 'wsrep_on' AND Value = 'ON'",
+            (),
+        )
+        return {str(variable): str(value) for variable, value in cursor.fetchall()}
+    return {}
 
 
 def _gone(place: Place, name: str, grave: Tombstone) -> TicketTableError:

@@ -28,7 +28,7 @@ Code = Literal[
     "binary-log",
     "storage-engine",
     "old-version",
-    "galera-increments",
+    "galera",
     "group-replication",
     "global-increments",
     "offset-above-increment",
@@ -82,6 +82,12 @@ class Finding:
 #: Code, severity, variable, value, why, fix.
 Complaint = tuple[Code, Severity, str, str, str, str]
 Check = Callable[[Facts, PoolFacts], Iterator[Complaint]]
+
+#: How a cluster is told that takes writes on every node: code, variable, value.
+_CLUSTERS: Final[tuple[tuple[Code, str, str], ...]] = (
+    ("galera", "wsrep_on", "ON"),
+    ("group-replication", "group_replication_single_primary_mode", "OFF"),
+)
 
 
 def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
@@ -168,26 +174,21 @@ def version(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 
 def cluster(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     counted = [name for name, table in server.tables.items() if _is_flickrs(table.state)]
-    galera = [server.variables.get(n) for n in ("wsrep_on", "wsrep_auto_increment_control")]
-    managers: tuple[tuple[Code, str, bool, str], ...] = (
-        (
-            "galera-increments",
-            "wsrep_auto_increment_control",
-            galera == ["ON", "ON"],
-            "SET GLOBAL {} = OFF",
-        ),
-        ("group-replication", "group_replication", server.group, "UNINSTALL PLUGIN {}"),
-    )
-    for code, variable, is_on, fix in managers:
-        if is_on:
+    for code, variable, value in _CLUSTERS:
+        if server.variables.get(variable) == value:
             yield (
                 code,
-                "repeats",
+                "repeats" if counted else "advice",
                 variable,
-                "ON",
-                "The cluster changes increments and offsets by itself whenever a member comes or goes"
-                + (f", and {', '.join(counted)} count(s) by them." if counted else "."),
-                f"{fix.format(variable)}; or the layout 'counter' for every sequence here.",
+                value,
+                "Every node takes writes, LOCK TABLES holds off nobody on the others, and increments and"
+                " offsets change whenever a node comes or goes. "
+                + (
+                    f"Who counts by them: {', '.join(counted)}."
+                    if counted
+                    else "Nothing here counts."
+                ),
+                "The layout 'counter' for every sequence here: op.convert_ticket_table().",
             )
 
 
@@ -197,8 +198,8 @@ def increments(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
         return
     found = [int(server.variables[name]) for name in names]
     wanted = [pool.pool.stride, server.server.offset or 0]
-    if found == wanted:
-        return
+    if found == wanted or any(server.variables.get(n) == v for _, n, v in _CLUSTERS):
+        return  # a cluster sets its own
     foreign = [
         n for n, t in server.tables.items() if isinstance(t.state, Live) and not t.state.note
     ]

@@ -21,6 +21,7 @@ VARIABLES: Final = (
     "auto_increment_increment",
     "auto_increment_offset",
     "datadir",
+    "group_replication_single_primary_mode",
     "hostname",
     "information_schema_stats_expiry",
     "innodb_flush_log_at_trx_commit",
@@ -32,7 +33,6 @@ VARIABLES: Final = (
     "sql_mode",
     "super_read_only",
     "sync_binlog",
-    "wsrep_auto_increment_control",
     "wsrep_on",
 )
 STATUS: Final = ("Max_used_connections", "Ssl_cipher", "Threads_connected")
@@ -92,7 +92,6 @@ class Facts:
         grants: None where they are not known, or come by roles.
         is_replica: whether it takes over another's writes; None when it may not be asked.
         replicas: how many take over its own; None when it may not be asked.
-        group: whether the plugin of Group Replication is active.
         tables: by sequence.
         error: why it did not answer.
     """
@@ -105,7 +104,6 @@ class Facts:
     grants: tuple[Grant, ...] | None = None
     is_replica: bool | None = None
     replicas: int | None = None
-    group: bool = False
     tables: dict[str, TableFacts] = field(default_factory=dict[str, TableFacts])
     error: str | None = None
 
@@ -169,13 +167,6 @@ def _ask_mysql(cursor: DBAPICursor, facts: Facts) -> None:
     facts.status = _pairs(cursor, "SHOW GLOBAL STATUS", STATUS)
     facts.status.update(_pairs(cursor, "SHOW SESSION STATUS", ("Ssl_cipher",)))
     facts.grants = _grants(_rows(cursor, "SHOW GRANTS"))
-    facts.group = bool(
-        _rows(
-            cursor,
-            "SELECT 1 FROM information_schema.PLUGINS"
-            " WHERE PLUGIN_NAME = 'group_replication' AND PLUGIN_STATUS = 'ACTIVE'",
-        )
-    )
     facts.is_replica, facts.replicas = _replication(cursor)
     if "information_schema_stats_expiry" in facts.variables:
         cursor.execute("SET SESSION information_schema_stats_expiry = 0", ())

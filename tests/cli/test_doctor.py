@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-import pymysql
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool, tombstones
+from sqla_tickets import TicketPool, TicketTableError, tombstones
 from sqla_tickets.grants import on_tables
 from sqla_tickets_cli.doctor import Code, Finding, examine, version
 from sqla_tickets_cli.facts import Facts, PoolFacts
@@ -238,37 +237,54 @@ def test_releases_that_cannot_be_had(kind: str, old: tuple[int, ...], new: tuple
 
 
 @MARIADB
-def test_a_galera_cluster_that_sets_increments(
-    servers: Borrower, open_pool: OpenPool, pair: Pair
-) -> None:
-    node = servers.new_mariadb(
-        "--wsrep-on=ON",
-        "--wsrep-provider=none",
-        "--binlog-format=ROW",
-        "--auto-increment-increment=2",
-        "--auto-increment-offset=2",
-    )
-    url = servers.fresh_database(node)
-    grant_only(node, url, *LEAST)
-    pool = open_pool([pair.urls[0], url])
+def test_a_node_of_galera(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
+    node = servers.galera().nodes[0]
+    urls = [servers.fresh_database(pair.first), servers.fresh_database(node)]
+    pool = open_pool(urls)
+    pool.create_table("albums", layout="counter")
     with node.administrator() as cursor:
-        cursor.execute("SELECT @@GLOBAL.wsrep_on, @@GLOBAL.wsrep_auto_increment_control")
-        assert cursor.fetchall() == ((1, 1),)
-    found = {f.code: f for f in examine(pool) if f.server.endswith("(offset 2)")}
-    assert found["galera-increments"].variable == "wsrep_auto_increment_control"
+        cursor.execute("SELECT @@GLOBAL.auto_increment_increment")
+        assert cursor.fetchall() == ((3,),)  # it has counted its nodes
+        (finding,) = (f for f in examine(pool, ["albums"]) if f.code == "galera")
+        assert (finding.severity, finding.variable) == ("advice", "wsrep_on")
+        cursor.execute(f"USE `{urls[1].database}`")
+        cursor.execute(FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+    (finding,) = (f for f in examine(pool, ["Tickets64"]) if f.code == "galera")
+    assert finding.severity == "repeats"
+    assert "Tickets64" in finding.why
 
 
 @pytest.mark.ticket_servers("mysql")
-def test_group_replication(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
-    with pair.second.administrator() as cursor:
-        try:
-            cursor.execute("INSTALL PLUGIN group_replication SONAME 'group_replication.so'")
-        except pymysql.err.MySQLError as error:
-            pytest.skip(f"this MySQL has no group replication: {error}")
-        try:
-            assert pair.only("group-replication", offsets=(2,)).variable == "group_replication"
-        finally:
-            cursor.execute("UNINSTALL PLUGIN group_replication")
+def test_a_member_of_a_group(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
+    """Of one, as every group is at its beginning; only one of several primaries sets increments."""
+    name = "--loose-group-replication-"
+    member = servers.new_mysql(
+        "--server-id=5",
+        "--log-bin=binlog",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+        "--plugin-load-add=group_replication.so",
+        "--auto-increment-increment=1",
+        f"{name}group-name=6c3cd0c3-0d58-4d4f-8d7c-0a1e4d1a8f1b",
+        f"{name}local-address=127.0.0.1:33061",
+        f"{name}group-seeds=127.0.0.1:33061",
+        f"{name}start-on-boot=OFF",
+        f"{name}bootstrap-group=ON",
+    )
+    pool = open_pool([servers.fresh_database(pair.first), servers.fresh_database(member)])
+    shown: list[tuple[object, bool]] = []
+    with member.administrator() as cursor:
+        for has_one_primary in (1, 0):
+            cursor.execute(f"SET GLOBAL group_replication_single_primary_mode = {has_one_primary}")
+            cursor.execute("START GROUP_REPLICATION")
+            cursor.execute("SELECT @@GLOBAL.auto_increment_increment")
+            ((increment,),) = cursor.fetchall()
+            found = {f.code for f in examine(pool) if f.server[-2] == "2"}
+            shown.append((increment, "group-replication" in found))
+            cursor.execute("STOP GROUP_REPLICATION")
+        with pytest.raises(TicketTableError, match=r"single_primary_mode = OFF.*'counter'"):
+            pool.create_table("albums")
+    assert shown == [(1, False), (7, True)]
 
 
 @MYSQL_LIKE
@@ -293,6 +309,18 @@ def test_a_server_that_is_down(pair: Pair) -> None:
     (finding,) = pair.findings
     assert (finding.code, finding.severity) == ("unreachable", "stops")
     assert str(pair.urls[1].port) in finding.server
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_a_server_in_recovery(
+    pool: TicketPool, ticket_urls: list[URL], servers: Borrower, open_pool: OpenPool
+) -> None:
+    standby = servers.new_standby(servers.postgresql())
+    beside = open_pool([ticket_urls[0].set(port=standby.port), ticket_urls[1]])
+    (finding,) = (f for f in examine(beside) if f.code == "in-recovery")
+    assert (finding.severity, finding.variable) == ("stops", "pg_is_in_recovery()")
+    assert str(standby.port) in finding.server
+    assert {beside.next_id("photos") % 2 for _ in range(4)} == {0}
 
 
 def test_a_table_that_is_missing_or_empty(pool: TicketPool, ticket_urls: list[URL]) -> None:

@@ -125,7 +125,7 @@ def test_a_node_that_has_not_heard_of_the_last_tickets_is_waited_for(
 
 def test_flickrs_table_is_refused(site: Site, open_pool: OpenPool) -> None:
     pool = open_pool(site.urls(0))
-    with pytest.raises(TicketTableError, match=r"node of a Galera cluster.*layout 'counter'"):
+    with pytest.raises(TicketTableError, match=r"wsrep_on = ON.*layout 'counter'"):
         pool.create_table("albums", layout="replace")
 
 

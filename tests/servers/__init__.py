@@ -13,6 +13,7 @@ from tests.servers.mariadb import MariaDB
 from tests.servers.mysql import MySQL
 from tests.servers.mysqllike import MySQLLike
 from tests.servers.postgres import PostgreSQL
+from tests.servers.replication import Replication
 
 __all__ = [
     "KINDS",
@@ -29,5 +30,6 @@ __all__ = [
     "MySQL",
     "MySQLLike",
     "PostgreSQL",
+    "Replication",
     "Server",
 ]

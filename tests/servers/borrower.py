@@ -88,6 +88,10 @@ class Borrower:
         """Return a clock that steps, for processes that are started with its environment."""
         return self._or_skip(lambda: Clock(file))
 
+    def new_standby(self, primary: PostgreSQL) -> PostgreSQL:
+        """Start a replica of a PostgreSQL cluster, which keeps what the cluster has now."""
+        return self._take(lambda: self._fleet.new_standby(primary))
+
     def shared(self, kind: str, number: int = 0) -> Server:
         """Return a shared server by its kind; PostgreSQL has one for all numbers."""
         if kind == "mariadb":

@@ -12,7 +12,7 @@ from tests.servers.guardian import Guardian
 from tests.servers.haproxy import Front, HAProxy
 from tests.servers.mariadb import MariaDB, MariaDBTemplate
 from tests.servers.mysql import MySQL
-from tests.servers.postgres import PostgreSQL
+from tests.servers.postgres import PostgreSQL, PostgreSQLStandby
 
 KINDS = ("mariadb", "mysql", "postgresql", "sqlite")
 _Kind = TypeVar("_Kind", bound=Server)
@@ -76,6 +76,10 @@ class Fleet:
     def new_postgresql(self, options: Sequence[str] = ()) -> PostgreSQL:
         """Start another PostgreSQL cluster, with some options of `postgres`."""
         return self._start("postgresql", lambda: PostgreSQL(self._guardian, options))
+
+    def new_standby(self, primary: PostgreSQL) -> PostgreSQL:
+        """Start a replica of a PostgreSQL cluster."""
+        return self._start("postgresql", lambda: PostgreSQLStandby(self._guardian, primary))
 
     def end(self, server: Server) -> None:
         """End one server for good."""

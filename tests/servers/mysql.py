@@ -59,6 +59,11 @@ class MySQL(MySQLLike):
         )
 
     @property
+    def inner_address(self) -> tuple[str, int]:
+        engine = self._container.get_docker_client()
+        return engine.bridge_ip(self._container.get_container_id()), 3306
+
+    @property
     def alive(self) -> bool:
         return self._started and self._status() == "running"
 

@@ -24,6 +24,11 @@ class MySQLLike(Server):
     root = "root"
 
     @property
+    def inner_address(self) -> tuple[str, int]:
+        """Where another server of its kind finds it."""
+        return self.host, self.port
+
+    @property
     @abstractmethod
     def data(self) -> Path | None:
         """Where its data is on this machine; None where that is out of reach."""

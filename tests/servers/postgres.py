@@ -140,6 +140,32 @@ class PostgreSQL(ProcessServer):
         )
 
 
+class PostgreSQLStandby(PostgreSQL):
+    """A replica of another cluster, in recovery for as long as that one is the primary."""
+
+    def __init__(self, guardian: Guardian, primary: PostgreSQL) -> None:
+        self._primary = primary
+        super().__init__(guardian)
+
+    def _install(self) -> None:
+        done = subprocess.run(
+            [
+                str(self._programs / "pg_basebackup"),
+                f"--pgdata={self._data}",
+                f"--dbname=host={self._primary.host} port={self._primary.port} user={self.root}",
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+            ],
+            capture_output=True,
+            text=True,
+            user=self._owner,
+            env={**os.environ, "PGPASSWORD": PASSWORD},
+        )
+        if done.returncode:
+            raise ServerFailed(f"pg_basebackup: {done.stdout}{done.stderr}")
+
+
 def _unprivileged() -> str | None:
     """Return whom to run PostgreSQL as: it refuses to run as root."""
     if os.geteuid() != 0:
