@@ -11,11 +11,11 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -111,26 +111,32 @@ def leave(is_well: bool) -> NoReturn:
 def status(
     places: Places, as_json: bool, sequences: tuple[str, ...], over: float, watch: bool
 ) -> None:
-    """Show how every server stands in every sequence.
+    """Show how every server stands in every sequence, and which process leases which node number.
 
     SEQUENCES are only needed for foreign tables, such as Flickr's own, which have no note to find them by.
     """
     with places.wanted() as pools:
         if watch:
-            _watch(lambda: status_.standings(pools, sequences, over=max(over, 0.2)))
-        found = status_.standings(pools, sequences, over=over)
+            _watch(lambda: views.status_view(*look(pools, sequences, max(over, 0.2))))
+        found, nodes = look(pools, sequences, over)
     if as_json:
-        click.echo(views.as_json("status", found))
+        click.echo(views.as_json(status=found, nodes=nodes))
     else:
-        views.console().print(views.status_table(found))
+        views.console().print(views.status_view(found, nodes))
     leave(all(s.is_well for s in found))
 
 
-def _watch(look: Callable[[], list[status_.Standing]]) -> NoReturn:
+def look(
+    pools: list[TicketPool], sequences: Iterable[str], over: float
+) -> tuple[list[status_.Standing], list[status_.Node]]:
+    return status_.standings(pools, sequences, over=over), status_.nodes(pools)
+
+
+def _watch(view: Callable[[], RenderableType]) -> NoReturn:
     with Live(console=views.console(), screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(views.status_table(look()), refresh=True)
+                live.update(view(), refresh=True)
                 time.sleep(0.1)
         except KeyboardInterrupt:
             raise SystemExit(0) from None
@@ -147,7 +153,7 @@ def doctor(places: Places, as_json: bool, sequences: tuple[str, ...]) -> None:
     with places.wanted() as pools:
         found = [finding for pool in pools for finding in doctor_.examine(pool, sequences)]
     if as_json:
-        click.echo(views.as_json("findings", found))
+        click.echo(views.as_json(findings=found))
     else:
         views.console().print(views.findings_table(found))
     leave(all(finding.severity == "advice" for finding in found))
@@ -198,7 +204,7 @@ def audit(
             for column in columns_of(opened, moves.names(pool), named=columns, models=models)
         ]
     if as_json:
-        click.echo(views.as_json("audit", found))
+        click.echo(views.as_json(audit=found))
     else:
         views.console().print(views.audit_view(found))
     leave(not any(report.anomalies for report in found))

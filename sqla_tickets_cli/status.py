@@ -1,18 +1,19 @@
-"""What ``sqla-tickets status`` tells: how each server stands in each sequence."""
+"""What ``sqla-tickets status`` tells: how each server stands in each sequence, and who leases node numbers."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sqla_tickets import TicketPool, TicketStatus, moves
+from sqla_tickets import TicketError, TicketPool, TicketStatus, moves
 from sqla_tickets.note import LayoutName
 from sqla_tickets.statements import largest_ticket
 
-__all__ = ["LARGEST_IN_JAVASCRIPT", "Standing", "standings"]
+__all__ = ["LARGEST_IN_JAVASCRIPT", "Node", "Standing", "nodes", "standings"]
 
 #: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
 LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
@@ -40,6 +41,7 @@ class Standing:
         left: how many tickets it can still issue.
         runs_out: when that will be at this rate, if within a thousand years.
         left_in_javascript: how many of them are below 2**53; None in a table of 32 bits.
+        runs_out_in_javascript: when those are gone at this rate, if within a thousand years.
         error: why it is not up.
     """
 
@@ -59,6 +61,7 @@ class Standing:
     left: int | None
     runs_out: dt.date | None
     left_in_javascript: int | None
+    runs_out_in_javascript: dt.date | None
     error: str | None
 
     @property
@@ -70,6 +73,38 @@ class Standing:
     def is_well(self) -> bool:
         """Whether nobody has to look after it."""
         return self.up and not self.is_set_back
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node number, for ids that are made in a process, which was ever leased.
+
+    Attributes:
+        pool: the pool's name.
+        node: the number.
+        server: that leases it, without user and password.
+        holder: host and process of its owner, or of its last one.
+        is_live: whether it has an owner whose lease has not ended by the server's clock.
+        expires: when the lease ends, or has ended, by the server's clock.
+        horizon: the latest time that an id of this number may have.
+    """
+
+    pool: str
+    node: int
+    server: str
+    holder: str
+    is_live: bool
+    expires: dt.datetime
+    horizon: dt.datetime
+
+
+def nodes(pools: Sequence[TicketPool]) -> list[Node]:
+    """The node numbers of every pool that leases any; nothing is raised for a server that is down."""
+    found: list[Node] = []
+    for pool in pools:
+        with contextlib.suppress(TicketError):  # most pools have no such table
+            found += [Node(pool.name, **asdict(lease)) for lease in pool.node_leases()]
+    return found
 
 
 def standings(
@@ -135,13 +170,14 @@ def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] 
         left=left,
         runs_out=_after(left, rate),
         left_in_javascript=in_javascript,
+        runs_out_in_javascript=_after(in_javascript, rate),
         error=record.error,
     )
 
 
 def _after(left: int | None, rate: float | None) -> dt.date | None:
     """The day on which so many tickets are gone."""
-    if left is None or not rate or left / rate > 1000 * 365.25 * 86400:
+    if not left or not rate or left / rate > 1000 * 365.25 * 86400:
         return None
     today = dt.datetime.now(dt.timezone.utc).date()
     return today + dt.timedelta(seconds=left / rate)

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from .audit import Anomaly, Report
 from .doctor import Finding, Severity
-from .status import Standing
+from .status import Node, Standing
 
-__all__ = ["as_json", "audit_view", "console", "findings_table", "number", "status_table"]
+__all__ = ["as_json", "audit_view", "console", "findings_table", "number", "status_view"]
 
 
 def console() -> Console:
@@ -27,10 +27,10 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, width=200)
 
 
-def as_json(what: str, records: Iterable[Any], **more: object) -> str:
-    """Records as a JSON object with one list."""
-    listed = [dataclasses.asdict(record) for record in records]
-    return json.dumps({what: listed, **more}, default=_plain, indent=2)
+def as_json(**lists: Iterable[Any]) -> str:
+    """Records as a JSON object with a list of each kind."""
+    listed = {what: [dataclasses.asdict(r) for r in records] for what, records in lists.items()}
+    return json.dumps(listed, default=_plain, indent=2)
 
 
 def _plain(value: object) -> object:
@@ -59,7 +59,7 @@ def table_of(columns: Sequence[str], title: str | None = None) -> Table:
         collapse_padding=True,
     )
     for column in columns:
-        is_text = column in ("sequence", "server", "state", "layout", "")
+        is_text = column in ("sequence", "server", "state", "layout", "leased by", "until", "")
         # a name that is cut in two cannot be looked for
         table.add_column(
             column,
@@ -70,8 +70,14 @@ def table_of(columns: Sequence[str], title: str | None = None) -> Table:
     return table
 
 
-def status_table(standings: Sequence[Standing]) -> RenderableType:
-    """The table of ``sqla-tickets status``."""
+def status_view(standings: Sequence[Standing], nodes: Sequence[Node]) -> RenderableType:
+    """What ``sqla-tickets status`` shows."""
+    if not nodes:
+        return _status_table(standings)
+    return Group(_status_table(standings), _nodes_table(nodes))
+
+
+def _status_table(standings: Sequence[Standing]) -> RenderableType:
     numbers = [
         "last",
         "peers know",
@@ -100,12 +106,30 @@ def status_table(standings: Sequence[Standing]) -> RenderableType:
             number(s.rate),
             number(s.left),
             s.runs_out.isoformat() if s.runs_out else "-",
-            number(s.left_in_javascript),
+            _in_javascript(s),
         )
         before = s.pool, s.sequence
     if not standings:
         return Text("No sequence is known here. Create one, or name a foreign one.")
     return Group(table, _list((_state(s), _remedy(s)) for s in standings if not s.is_well))
+
+
+def _in_javascript(s: Standing) -> str:
+    end = s.runs_out_in_javascript
+    return number(s.left_in_javascript) + (f" until {end.isoformat()}" if end else "")
+
+
+def _nodes_table(nodes: Sequence[Node]) -> RenderableType:
+    """Who leases which node number now; how many more are free."""
+    table = table_of(["node", "server", "leased by", "until"])
+    live = [node for node in nodes if node.is_live]
+    for node in live:
+        until = node.expires.isoformat(" ", "seconds")
+        name = node.node if node.pool == "default" else f"{node.pool}: {node.node}"
+        table.add_row(str(name), Text(_address(node.server)), Text(node.holder), until)
+    free = len(nodes) - len(live)
+    words = f"Node numbers that have no owner any more: {free:,}\n" if free else ""
+    return Group(*([table] if live else []), *([Text(words, "dim")] if free else []))
 
 
 def _state(s: Standing) -> Text:
@@ -133,8 +157,12 @@ def _remedy(s: Standing) -> Text:
 
 
 def _place(s: Standing) -> str:
-    """Where the server is: its offset has a column of its own, and of which kind it is everybody knows."""
-    place = s.server.removesuffix(f" (offset {s.offset})")
+    """Where the server is: its offset has a column of its own."""
+    return _address(s.server.removesuffix(f" (offset {s.offset})"))
+
+
+def _address(place: str) -> str:
+    """Where a server is: of which kind it is everybody knows."""
     scheme, _, rest = place.partition("://")
     return place if scheme == "sqlite" else rest or place
 

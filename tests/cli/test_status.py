@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import fcntl
 import os
+import pty
+import select
+import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +61,133 @@ def test_the_table_for_people_has_the_same(pool: TicketPool, on: list[str]) -> N
 
 
 def test_the_rate_and_the_day_of_the_end(pool: TicketPool, on: list[str]) -> None:
-    pool.create_table("small", bits=32, start=2**32 - 2_000_000)
-    end = threading.Event()
+    ends = {"small": 2**32 - 1, "in_javascript": 2**53 - 1, "large": 2**63 - 1}
+    for name, end in ends.items():
+        pool.create_table(name, bits=32 if name == "small" else 64, start=end - 2_000_000)
+    over = threading.Event()
 
     def draw() -> None:
-        while not end.wait(0.01):
-            pool.next_ids("small", 20)
+        while not over.wait(0.01):
+            for name in ends:
+                pool.next_ids(name, 20)
 
     drawing = threading.Thread(target=draw)
     drawing.start()
-    found: list[dict[str, Any]] = []
-    small: list[dict[str, Any]] = []
+    busy: list[dict[str, Any]] = []
+    today: set[dt.date] = set()
+    others: list[dict[str, Any]] = []
     try:
         for _ in range(20):  # a busy machine may draw nothing for a while
+            today = {dt.datetime.now(dt.timezone.utc).date()}
             found = run_cli("status", *on, "--json", "--over", 0.5).json["status"]
-            small = [s for s in found if s["sequence"] == "small"]
-            if all(s["rate"] > 0 for s in small):
+            busy = [s for s in found if s["sequence"] in ends]
+            others = [s for s in found if s["sequence"] not in ends]
+            if all(s["rate"] > 0 for s in busy):
                 break
     finally:
-        end.set()
+        over.set()
         drawing.join()
-    assert all(s["rate"] > 0 for s in small)
-    assert all(s["runs_out"] for s in small)
-    assert all(s["rate"] == 0 and s["runs_out"] is None for s in found if s not in small)
+    today.add(dt.datetime.now(dt.timezone.utc).date())
+    assert len(busy) == 6
+    for s in busy:
+        ahead = ends[s["sequence"]] - s["last_ticket"]
+        left = s["left_in_javascript" if s["sequence"] == "in_javascript" else "left"]
+        assert left == ahead // 2
+        days = {str(day + dt.timedelta(seconds=left / s["rate"])) for day in today}
+        if s["sequence"] == "in_javascript":
+            assert s["runs_out_in_javascript"] in days
+            assert s["runs_out"] is None
+        else:
+            assert s["runs_out"] in days
+            assert s["runs_out_in_javascript"] is None
+            assert s["left_in_javascript"] == (None if s["sequence"] == "small" else 0)
+    assert others
+    for s in others:
+        assert s["rate"] == 0
+        assert (s["runs_out"], s["runs_out_in_javascript"]) == (None, None)
+
+
+def test_who_leases_which_node_number(
+    open_pool: OpenPool, ticket_urls: list[URL], on: list[str]
+) -> None:
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    assert run_cli("status", *on, "--json", "--over", 0).json["nodes"] == []
+    assert "leased by" not in run_cli("status", *on, "--over", 0).text
+    pool.create_node_table()
+    for _ in range(2):
+        with TicketPool(ticket_urls) as other:
+            other.snowflakes("events").next_id()
+    with TicketPool(ticket_urls, node_lease=600) as other:
+        other.snowflakes("events").next_id()
+        shown = run_cli("status", *on, "--over", 0)
+        listed = run_cli("status", *on, "--json", "--over", 0)
+    assert (shown.code, listed.code) == (0, 0)
+    found = listed.json["nodes"]
+    (live,) = (node for node in found if node["is_live"])
+    assert live["pool"] == "default"
+    assert live["holder"] == f"{socket.gethostname()}:{os.getpid()}"
+    assert live["server"] in map(str, pool.servers)
+    begin, end = map(dt.datetime.fromisoformat, (live["horizon"], live["expires"]))
+    assert abs(end - begin) < dt.timedelta(minutes=5)
+    until = dt.datetime.fromisoformat(live["expires"]).isoformat(" ", "seconds")
+    assert f"{socket.gethostname()}:{os.getpid()}" in shown.text
+    assert until in shown.text
+    free = len(found) - 1
+    assert (f"no owner any more: {free}" in shown.text) == bool(free)
+    assert [s["sequence"] for s in listed.json["status"]] == ["photos", "photos"]
+    gone = run_cli("status", *on, "--json", "--over", 0).json["nodes"]
+    assert len(gone) == len(found)
+    assert not any(node["is_live"] for node in gone)
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_watching_until_ctrl_c(pool: TicketPool, on: list[str]) -> None:
+    last = max(pool.next_ids("photos", 1_000_000))
+    command = [sys.executable, "-m", "sqla_tickets_cli", "status", *on, "--watch", "--over", "0.2"]
+    with in_a_terminal(command) as (process, terminal):
+        seen = read_until(terminal, f"{last:,}")
+        assert "\x1b[?1049h" in seen, "the screen of before is to come back"
+        later = max(pool.next_ids("photos", 500_000))
+        read_until(terminal, f"{later:,}")
+        os.write(terminal, b"\x03")
+        read_until(terminal, "\x1b[?1049l")
+        assert process.wait(60) == 0
+
+
+@contextmanager
+def in_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command in a terminal of its own, 200 columns wide; the end that a person sits at."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C
+    own = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", own, *command],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        env={**environment, "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(there)
+    try:
+        yield process, here
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    """What a terminal shows, up to what is waited for."""
+    seen, deadline = b"", time.monotonic() + 60
+    while wanted.encode() not in seen:
+        assert time.monotonic() < deadline, f"never: {wanted!r} in {seen[-3000:]!r}"
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 65536)
+    return seen.decode(errors="replace")
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql")
@@ -81,7 +195,7 @@ def test_a_foreign_table_is_shown_when_it_is_named(ticket_urls: list[URL], on: l
     for number, url in enumerate(ticket_urls, 1):
         table = FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB")
         run(url, table, f"INSERT INTO `Tickets64` VALUES ({100 + number}, 'a')")
-    assert run_cli("status", *on, "--json", "--over", 0).json == {"status": []}
+    assert run_cli("status", *on, "--json", "--over", 0).json["status"] == []
     found = run_cli("status", "Tickets64", *on, "--json", "--over", 0).json["status"]
     assert [s["last_ticket"] for s in found] == [101, 102]
     assert all(s["is_foreign"] for s in found)
