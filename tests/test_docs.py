@@ -37,8 +37,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "docs/operations/metrics.md",
-    ROOT / "docs/operations/security.md",
+    *sorted((ROOT / "docs/operations").glob("*.md")),
 ]
 #: Where a reader's own database is created; on SQLite it takes what MySQL refuses.
 ON_SERVERS = ["README.md", "asyncio.md", "sharding.md", "time-sorted-ids.md", "tutorial.md"]
