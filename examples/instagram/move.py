@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
@@ -34,6 +36,8 @@ BEHIND = 1000
 LOCK_TIMEOUT = "500ms"
 #: PostgreSQL's code for a lock that was not to be had in that time.
 NO_LOCK = "55P03"
+#: The first number of the advisory locks.
+LOCK = 4711
 TABLES = [table.name for table in Base.metadata.sorted_tables]
 
 
@@ -45,8 +49,14 @@ def move(shard: int, source: Engine, target: Engine, tries: int = 20) -> None:
     """Move a logical shard.
 
     Raises:
-        CannotMove: it is not on the source, or on both, the clocks are too far apart, or its writers leave no gap.
+        CannotMove: it is not on the source, or on both, or on its way already; the clocks are too far apart, or its
+            writers leave no gap.
     """
+    with _alone(shard, source):
+        _move(shard, source, target, tries)
+
+
+def _move(shard: int, source: Engine, target: Engine, tries: int) -> None:
     schema = schema_of(shard)
     if _has(source, schema):
         if _has(target, schema):
@@ -57,6 +67,19 @@ def move(shard: int, source: Engine, target: Engine, tries: int = 20) -> None:
     if not _has(target, schema):
         _arrive(shard, source, target)
     _forget(source, shard, f"{schema}_left")
+
+
+@contextmanager
+def _alone(shard: int, source: Engine) -> Iterator[None]:
+    """Let no other move of the shard begin: it would take this one's copy for that of one that died."""
+    numbers = {"what": LOCK, "shard": shard}
+    with source.connect() as connection:
+        if not connection.scalar(text("SELECT pg_try_advisory_lock(:what, :shard)"), numbers):
+            raise CannotMove(f"{schema_of(shard)} is being moved away from {source.url!r} already")
+        try:
+            yield
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:what, :shard)"), numbers)
 
 
 def _has(server: Engine, schema: str) -> bool:

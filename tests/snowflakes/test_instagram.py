@@ -15,7 +15,7 @@ from sqlalchemy import URL, Engine, create_engine, select, text
 from sqlalchemy.ext.horizontal_shard import set_shard_id
 from sqlalchemy.orm import Session
 
-from instagram.move import CannotMove, _arrive, _depart, move
+from instagram.move import CannotMove, _alone, _arrive, _depart, move
 from instagram.shards import create
 from instagram.site import SHARDS, Like, Photo, Site, find, schema_of
 from sqla_tickets import INSTAGRAM, TicketPool
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 def place_of(servers: Borrower, both: list[PostgreSQL], files: list[URL]) -> Place:
-    urls = [servers.fresh_database(server) for server in both]
+    urls = [servers.fresh_database(server, role=None) for server in both]
     with TicketPool(files) as pool:
         pool.create_node_table()
     tickets = [url.render_as_string(hide_password=False) for url in files]
@@ -204,6 +204,27 @@ def test_a_move_that_died_is_finished(place: Place) -> None:
         of_shard = select(Like.id).options(set_shard_id(schema_of(MOVED)))
         assert site.run(lambda session: session.scalars(of_shard).all()) == likes
         assert site.run(lambda session: find(session, Photo, photo)) is not None
+
+
+def test_what_cannot_be_moved_stays(place: Place) -> None:
+    first, second = place.engines
+    create(first, [MOVED, STAYS])
+    create(second, [STAYS])
+    site, pool = place.site()
+    with pool:
+        photo, _ = site.run(upload(MOVED, "one"))
+        with first.begin() as writer:  # for ever in its transaction
+            writer.execute(text(f"UPDATE {schema_of(MOVED)}.photos SET title = 'two'"))
+            with pytest.raises(CannotMove, match="never without a writer"):
+                move(MOVED, first, second, tries=2)
+        with _alone(MOVED, first), pytest.raises(CannotMove, match="is being moved away"):
+            move(MOVED, first, second)
+        with pytest.raises(CannotMove, match="which of them is the right one"):
+            move(STAYS, first, second)
+        found = site.run(lambda session: find(session, Photo, photo))
+        assert found is not None
+        assert found.title == "two"
+        move(MOVED, first, second)  # the advisory lock is free again
 
 
 def test_a_copy_that_is_not_whole_does_not_arrive(place: Place) -> None:

@@ -120,7 +120,7 @@ def test_a_millisecond_has_1024_ids_and_the_next_is_refused(servers: Borrower) -
     server.stop()
     server.environment = clock.environment
     server.start()
-    app = create_engine(servers.fresh_database(server))
+    app = create_engine(servers.fresh_database(server, role=None))
     metadata, photos = photos_of(ShardIdFunction("insta5", 5))
     metadata.create_all(app)
     clock.stand_still()
