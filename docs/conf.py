@@ -27,6 +27,8 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "sqla_tickets"
 
+# Extras, which a build of these pages need not have.
+autodoc_mock_imports = ["opentelemetry", "prometheus_client"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

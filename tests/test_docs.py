@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from sqlalchemy import URL
 
 import sqla_tickets
-from sqla_tickets import errors
+from sqla_tickets import errors, testing
 from tests.servers import Borrower
 
 ROOT = Path(__file__).parent.parent
@@ -179,6 +179,10 @@ def test_every_public_name_is_in_the_reference() -> None:
         (ROOT / "docs/api.md").read_text(),
     )
     assert set(sqla_tickets.__all__) <= set(described)
+    parts = re.findall(
+        r"autofunction:: sqla_tickets\.testing\.(\w+)", (ROOT / "docs/api.md").read_text()
+    )
+    assert parts == testing.__all__
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
