@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlalchemy import URL
 
 from .errors import (
@@ -17,6 +19,10 @@ from .faults import Fault, missing_grant
 
 __all__ = ["concerns_table", "failure_of"]
 
+#: OpenSSL, and libpq where the name differs.
+_NOT_VERIFIED = re.compile(
+    r"certificate[ _]verify|certificate for .* does not match", re.IGNORECASE
+)
 _OF_THE_SERVER = {
     Fault.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
     Fault.DENIED: "are the user and the password of its URL right?",
@@ -59,6 +65,8 @@ def failure_of(
         return TicketArgumentError(f"{server} cannot have a ticket table {table!r}{said}")
     if table is None or not concerns_table(fault):
         advice = _OF_THE_SERVER.get(fault, "is it running, and reachable from here?")
+        if fault is Fault.LOST and _NOT_VERIFIED.search(said):
+            advice = "is its certificate one of the authority, and for the host, of its URL?"
         return TicketServerError(f"{server}: {fault.value}{said}: {advice}")
     kind, advice = _OF_THE_TABLE[fault]
     if fault is Fault.DENIED and error is not None:
@@ -67,4 +75,7 @@ def failure_of(
 
 
 def _without_password(error: Exception, url: URL) -> str:
-    return str(error).replace(str(url.password), "***") if url.password else str(error)
+    said = str(error)
+    if error.__cause__ is not None and str(error.__cause__) not in said:  # aiomysql keeps it back
+        said = f"{said}: {error.__cause__}"
+    return said.replace(str(url.password), "***") if url.password else said

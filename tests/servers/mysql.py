@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import sys
+import tarfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,6 +113,16 @@ class MySQL(MySQLLike):
 
     def withdraw(self, order: int) -> None:
         self._guardian.withdraw(order)
+
+    def put(self, files: Sequence[Path], folder: str) -> None:
+        """Copy files of this machine into a folder of the container, readable for all."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in files:
+                entry = tarfile.TarInfo(file.name)
+                entry.size, entry.mode = file.stat().st_size, 0o644
+                archive.addfile(entry, io.BytesIO(file.read_bytes()))
+        self._container.get_wrapped_container().put_archive(folder, packed.getvalue())
 
     def copy_data(self) -> None:
         self._beside_the_data(f"rm -rf /copy/* && cp -a {_DATA}/. /copy/")
