@@ -42,7 +42,7 @@ from tests.servers.base import Server, ServerMissing
 THREADS, TASKS = 16, 200
 WARM_UP, OUTAGE, AFTER = 3.0, 4.0, 2.0
 #: Seconds between two inserts of a thread or a task, so that not the processor is what is measured.
-THREADS_REST, TASKS_REST = 0.02, 0.5
+THREADS_REST, TASKS_REST = 0.02, 2.0
 
 
 @dataclass
