@@ -106,7 +106,7 @@ class Moments:
 
     def tell(self, moment: str, *what: object) -> None:
         """Call the listeners to a moment with the name of the pool and what has happened."""
-        for listener in getattr(self._dispatch, moment):
+        for listener in tuple(getattr(self._dispatch, moment)):  # they may change meanwhile
             _call(listener, self._pool, *what)
 
     def discarded(self, sequence: str, tickets: int, reason: DiscardReason) -> None:
@@ -136,7 +136,7 @@ class Moments:
         draw = Draw(self._pool, *asked, blocks, seconds, error, flight.is_hedge)
         found = str(error) if error else draw.tickets
         log.debug("%r from %s, in %.1f ms: %s", draw.sequence, draw.server, 1000 * seconds, found)
-        for listener in self._dispatch.drawn:
+        for listener in tuple(self._dispatch.drawn):
             if flight.context is not None:
                 flight.context.copy().run(_call, listener, draw)
 

@@ -172,6 +172,25 @@ def test_a_listener_that_fails_harms_nobody(
 
 
 @SQLITE
+def test_who_listens_may_change_at_any_time(pool: TicketPool) -> None:
+    heard: list[Draw] = []
+
+    def once(draw: Draw) -> None:
+        event.remove(pool, "drawn", once)
+        event.listen(pool, "drawn", heard.append)
+
+    def last(draw: Draw) -> None:
+        heard.append(draw)
+
+    event.listen(pool, "drawn", once)
+    event.listen(pool, "drawn", last)
+    pool.next_id("photos")
+    assert len(heard) == 1
+    pool.next_id("photos")
+    assert len(heard) == 3
+
+
+@SQLITE
 def test_whoever_listens_to_the_class_hears_every_pool(
     ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:
