@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import zlib
 from pathlib import Path
+
+# It tells of each plugin that it sets up.
+logging.getLogger("alembic").setLevel(logging.WARNING)
 
 project = "sqla_tickets"
 author = "The sqla_tickets authors"

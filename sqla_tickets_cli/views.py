@@ -231,4 +231,5 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
 
 def _anomaly(a: Anomaly) -> Text:
     ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
-    return _words(", ".join(a.shards), f"{a.count:,}: {ids}" if a.count else "", a.why, a.fix)
+    count = "1 id" if a.count == 1 else f"{a.count:,} ids"
+    return _words(", ".join(a.shards), f"{count}: {ids}" if a.count else "", a.why, a.fix)
