@@ -111,7 +111,7 @@ class User(Protocol):
 
 
 class Nodes:
-    """The node numbers that this process leases from the servers of a pool, one for each width.
+    """The node numbers that this process leases from the servers of a pool: one for all widths that it fits.
 
     Args:
         name: of the pool.
@@ -149,12 +149,17 @@ class Nodes:
         """
         if not self.here[0]:  # a fork that Python was not told of
             self.forget_parent()
-        lease = self._leases.get(bits)
+        lease = self._leases.get(bits) or self._fitting(bits)
         if lease is not None and lease.is_live:
             if clock.elapsed() >= lease.renew_at:
                 self._renew_beside(lease)
             return lease
         return self._one_at_a_time(bits, lambda: self._begin(bits))
+
+    def _fitting(self, bits: int) -> Lease | None:
+        """A live number of another width that is small enough: a process needs one, not one for each layout."""
+        fitting = (lease for lease in list(self._leases.values()) if lease.node < 1 << bits)
+        return next((lease for lease in fitting if lease.is_live), None)
 
     def _one_at_a_time(self, bits: int, begin: Callable[[], Lease]) -> Lease:
         """Begin a lease, or wait for the thread or task that is about to."""

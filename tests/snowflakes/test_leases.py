@@ -85,6 +85,21 @@ def test_who_has_which_number(ticket_urls: list[URL], open_pool: OpenPool) -> No
     assert found[nodes[0]].horizon <= now < found[nodes[1]].expires
 
 
+def test_one_number_serves_every_width_that_it_fits(files: list[URL], open_pool: OpenPool) -> None:
+    pools = [open_pool(files) for _ in range(5)]
+    nodes = [node_of(pool.snowflakes("photos")) for pool in pools]
+    small, large = pools[nodes.index(min(nodes))], pools[nodes.index(max(nodes))]
+    assert max(nodes) > 3
+    assert node_of(small.snowflakes("photos", FOUR)) == min(nodes)
+    small.snowflakes("likes", shard=5).next_id()
+    assert len(small.node_leases()) == 5
+    for pool in pools:
+        if pool is not large:
+            pool.dispose()
+    assert node_of(large.snowflakes("photos", FOUR)) < 4
+    assert node_of(large.snowflakes("photos")) == max(nodes)
+
+
 def test_no_number_is_left(pool: TicketPool, files: list[URL], open_pool: OpenPool) -> None:
     pools = [open_pool(files) for _ in range(3)]
     assert {node_of(p.snowflakes("photos", TWO)) for p in pools[:2]} == {0, 1}
