@@ -23,7 +23,7 @@ from sqla_tickets import (
     TicketStatus,
 )
 from sqla_tickets.grants import grants
-from sqla_tickets.testing import servers_in_memory
+from sqla_tickets.testing import servers_at, servers_in_memory
 
 TicketKey = Annotated[int, mapped_column(BigInteger, TicketSequence(), primary_key=True)]
 
@@ -89,6 +89,8 @@ def sort_by_time(pool: TicketPool) -> None:
 def test_with_servers_in_memory() -> None:
     with servers_in_memory(Base.metadata, films.metadata, stride=16) as pool:
         assert_type(pool, TicketPool)
+    with servers_at(["mysql+pymysql://tests@ticket1/"], Base.metadata) as real:
+        assert_type(real, TicketPool)
 
 
 def upgrade() -> None:
