@@ -19,6 +19,7 @@ from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import FLICKRS_TABLE, fresh_pair, grant_only, run, setting
 from tests.servers import USER, Borrower, MySQLLike, PostgreSQL
+from tests.servers.ports import free_port
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -236,28 +237,10 @@ def test_releases_that_cannot_be_had(kind: str, old: tuple[int, ...], new: tuple
     assert since == []
 
 
-@MARIADB
-def test_a_node_of_galera(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
-    node = servers.galera().nodes[0]
-    urls = [servers.fresh_database(pair.first), servers.fresh_database(node)]
-    pool = open_pool(urls)
-    pool.create_table("albums", layout="counter")
-    with node.administrator() as cursor:
-        cursor.execute("SELECT @@GLOBAL.auto_increment_increment")
-        assert cursor.fetchall() == ((3,),)  # it has counted its nodes
-        (finding,) = (f for f in examine(pool, ["albums"]) if f.code == "galera")
-        assert (finding.severity, finding.variable) == ("advice", "wsrep_on")
-        cursor.execute(f"USE `{urls[1].database}`")
-        cursor.execute(FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
-    (finding,) = (f for f in examine(pool, ["Tickets64"]) if f.code == "galera")
-    assert finding.severity == "repeats"
-    assert "Tickets64" in finding.why
-
-
 @pytest.mark.ticket_servers("mysql")
 def test_a_member_of_a_group(servers: Borrower, open_pool: OpenPool, pair: Pair) -> None:
     """Of one, as every group is at its beginning; only one of several primaries sets increments."""
-    name = "--loose-group-replication-"
+    name, address = "--loose-group-replication-", f"127.0.0.1:{free_port()}"
     member = servers.new_mysql(
         "--server-id=5",
         "--log-bin=binlog",
@@ -266,8 +249,8 @@ def test_a_member_of_a_group(servers: Borrower, open_pool: OpenPool, pair: Pair)
         "--plugin-load-add=group_replication.so",
         "--auto-increment-increment=1",
         f"{name}group-name=6c3cd0c3-0d58-4d4f-8d7c-0a1e4d1a8f1b",
-        f"{name}local-address=127.0.0.1:33061",
-        f"{name}group-seeds=127.0.0.1:33061",
+        f"{name}local-address={address}",
+        f"{name}group-seeds={address}",
         f"{name}start-on-boot=OFF",
         f"{name}bootstrap-group=ON",
     )

@@ -11,9 +11,10 @@ from multiprocessing.synchronize import Event
 from sqlalchemy import URL
 
 from sqla_tickets import TicketError, TicketPool
+from tests.drawing.test_marks import marks_on
 from tests.drawing.tools import assert_unique, from_one_start
 
-__all__ = ["Load"]
+__all__ = ["Load", "tell"]
 
 THREADS = 3
 #: Draws of one thread, at most.
@@ -22,6 +23,8 @@ MOST = 20_000
 REST = 0.004
 #: Seconds after which something hangs, on the slowest machine.
 BOUND = 150.0
+#: Seconds after which a process ends by itself.
+LIFE = 500.0
 
 
 class Load:
@@ -83,10 +86,22 @@ class Load:
             process.join()
 
 
+def tell(pool: TicketPool, peer: URL, *sequences: str) -> None:
+    """Wait until a peer knows how far the first server of a pool has issued what the pool has drawn."""
+    first = pool.servers[0]
+    end = time.monotonic() + BOUND
+    while any(
+        marks_on(peer).get((name, 1), 0) < first.table(name).high_water for name in sequences
+    ):
+        assert time.monotonic() < end, f"{marks_on(peer)}"
+        pool.marks.begin_to_write(first)
+        time.sleep(0.1)
+
+
 def _draw(texts: Sequence[str], stop: Event, counts: list[int], pipe: Connection) -> None:
     ids: list[int] = []
     failures: list[str] = []
-    end = time.monotonic() + BOUND
+    end = time.monotonic() + LIFE
     with TicketPool(texts) as pool:
 
         def draw(thread: int) -> None:

@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool, TicketServer, TicketTableError, TicketViolation
+from sqla_tickets_cli.doctor import examine
 from tests.deployments.conftest import OpenPool, StartLoad
-from tests.drawing.tools import assert_unique, draw_from, in_processes, residues
+from tests.deployments.load import tell
+from tests.drawing.tools import FLICKRS_TABLE, assert_unique, draw_from, in_processes, residues
 from tests.servers import Borrower, Front, Galera, GaleraNode
 
 pytestmark = pytest.mark.timeout(600)
@@ -85,7 +87,7 @@ def test_nodes_that_are_killed_hang_and_come_back_under_load(
 
 def draw_at(text: str, n: int) -> tuple[list[int], int]:
     """Draw from one node alone, and return the tickets and how many draws had failed."""
-    with TicketPool([TicketServer(text, offset=1)], stride=2) as pool:
+    with TicketPool([TicketServer(text, offset=1)], stride=2, timeout=30) as pool:
         ids = [ticket for turn in range(n) for ticket in pool.next_ids("photos", 1 + turn % 3)]
         return ids, pool.servers[0].table("photos").errors
 
@@ -99,17 +101,17 @@ def test_draws_on_all_nodes_at_once_meet_and_are_sent_again(site: Site) -> None:
     assert conflicts(site.cluster) > before
 
 
-def test_a_node_that_has_not_heard_of_the_last_tickets_is_waited_for(
-    site: Site, open_pool: OpenPool
-) -> None:
+def test_a_node_that_has_not_heard_of_the_last_tickets_is_waited_for(site: Site) -> None:
     """It would seem to have been set back."""
-    ahead, behind = (open_pool([TicketServer(site.node_url(n), offset=1)], 2) for n in (0, 1))
-    behind.next_id("photos")
-    with site.cluster.nodes[1].administrator() as cursor:
+    ahead, behind = (
+        TicketPool([TicketServer(site.node_url(n), offset=1)], stride=2, timeout=30) for n in (0, 1)
+    )
+    with ahead, behind, site.cluster.nodes[1].administrator() as cursor:
+        behind.next_id("photos")
         cursor.execute("FLUSH TABLES WITH READ LOCK")  # and nothing that others commit comes in
         ids = ahead.next_ids("photos", 3)
-        behind.servers[0].table("photos").high_water = max(ids)  # as its peers would have told
-        behind.servers[0].table("photos").layout = None
+        table = behind.servers[0].table("photos")
+        behind.servers[0].learn(table, max(ids))  # as its peers would have told
         behind.servers[0].connections.close_idle()
         found: list[int] = []
         drawing = threading.Thread(target=lambda: found.append(behind.next_id("photos")))
@@ -129,6 +131,22 @@ def test_flickrs_table_is_refused(site: Site, open_pool: OpenPool) -> None:
         pool.create_table("albums", layout="replace")
 
 
+def test_doctor_tells_a_node_and_what_must_not_be_drawn_from_it(
+    site: Site, open_pool: OpenPool
+) -> None:
+    pool, node = open_pool(site.urls(0)), site.cluster.nodes[0]
+    with node.administrator() as cursor:
+        cursor.execute("SELECT @@GLOBAL.auto_increment_increment")
+        assert cursor.fetchall() == ((3,),)  # it has counted its nodes
+        (finding,) = (f for f in examine(pool) if f.code == "galera")
+        assert (finding.severity, finding.variable) == ("advice", "wsrep_on")
+        cursor.execute(f"USE `{site.in_cluster.database}`")
+        cursor.execute(FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+    (finding,) = (f for f in examine(pool, ["Tickets64"]) if f.code == "galera")
+    assert finding.severity == "repeats"
+    assert "Tickets64" in finding.why
+
+
 def test_two_nodes_are_no_two_ticket_servers(site: Site, open_pool: OpenPool) -> None:
     pool = open_pool([site.node_url(0), site.node_url(1)])
     ids = [pool.next_id("photos") for _ in range(6)]
@@ -145,6 +163,7 @@ def test_a_cluster_that_is_begun_anew_from_a_node_that_was_behind(
         ids = draw_from(before, 1)
         behind.stop()
         ids += before.next_ids("photos", 20) + before.next_ids("photos", 20)
+        tell(before, site.beside, "photos")
     for node in ahead:
         node.stop()
         node.forget()

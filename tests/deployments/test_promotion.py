@@ -12,7 +12,7 @@ from sqla_tickets_cli.doctor import Finding, examine
 from tests.chaos.proxy import Proxy
 from tests.cli.conftest import options, run_cli
 from tests.deployments.conftest import OpenPool, StartLoad
-from tests.drawing.test_marks import wait_for_mark
+from tests.deployments.load import tell
 from tests.drawing.tools import assert_unique, draw_from, mysql_like, residues, run
 from tests.servers import USER, Borrower, Replication
 
@@ -61,8 +61,7 @@ def test_a_replica_that_lagged_is_promoted(
     load.wait_for(1, 40)
     for name in ids:
         ids[name] += draw_from(running, 1, 20, name)
-    wait_for_mark(site.urls[1], 1, max(i for i in ids["photos"] if i % 2))
-    running.marks.flush()
+    tell(running, site.urls[1], *ids)
 
     site.promote()
     for name, drawn in ids.items():

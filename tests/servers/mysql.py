@@ -62,6 +62,8 @@ class MySQL(MySQLLike):
 
     @property
     def inner_address(self) -> tuple[str, int]:
+        if _is_local():
+            return self.host, self.port
         engine = self._container.get_docker_client()
         return engine.bridge_ip(self._container.get_container_id()), 3306
 
