@@ -105,8 +105,8 @@ class Lease:
 class User(Protocol):
     """What makes ids with leases."""
 
-    def last_time(self) -> int:
-        """The latest time of an id that it has made, in microseconds since 1970; 0 before the first."""
+    def stop(self) -> int:
+        """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
         ...
 
 
@@ -135,7 +135,7 @@ class Nodes:
         self._seen: dict[tuple[TicketServer, int], tuple[int, float]] = {}
 
     def add(self, user: User) -> None:
-        """Ask it for its latest time when a number is given back."""
+        """Stop it, and ask it for its latest time, when a number is given back."""
         self._users.add(user)
 
     # -- a lease for now
@@ -435,7 +435,7 @@ class Nodes:
         leases, self._leases = list(self._leases.values()), {}
         for lease in leases:
             lease.ended = True
-        used = max((user.last_time() for user in list(self._users)), default=0)
+        used = max((user.stop() for user in list(self._users)), default=0)
         for lease in leases:
             if lease.deadline > clock.elapsed():
                 self._give_back(lease, max(lease.since, min(used, lease.horizon)))

@@ -247,9 +247,10 @@ class Snowflakes:
             raise TicketArgumentError(f"{n!r} ids of {self.name!r}: ask for 1 or more")
         return self._make(n)
 
-    def last_time(self) -> int:
-        """The latest time of an id that was made here, in microseconds since 1970; 0 before the first."""
+    def stop(self) -> int:
+        """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
         with self._lock:
+            self._take_back()
             return self.layout.began_at(self._tick) if self._tick >= 0 else 0
 
     def _make(self, n: int, *, lay_out: bool = False) -> list[range]:

@@ -165,6 +165,20 @@ def test_a_tick_longer_than_the_lease_ends_with_it(files: list[URL], open_pool: 
     assert layout.decode(made.next_id()).node != before.node
 
 
+def test_nothing_is_left_of_a_number_that_was_given_back(
+    files: list[URL], open_pool: OpenPool
+) -> None:
+    pool = open_pool(files)
+    made = pool.snowflakes("photos", BitLayout(39, 10, 12, unit=1000, epoch=SNOWFLAKE.epoch))
+    time.sleep(1 - time.time() % 1)
+    made.next_id()
+    pool.dispose()
+    for url in files:
+        run(url, "DROP TABLE ticket_nodes")
+    with pytest.raises(TicketTableMissing):
+        made.next_id()  # not one that was laid out
+
+
 def test_renewal_keeps_the_number_while_ids_are_made(files: list[URL], open_pool: OpenPool) -> None:
     seconds = 1.0
     made = open_pool(files, seconds).snowflakes("photos", TWO)
