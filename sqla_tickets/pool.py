@@ -345,8 +345,11 @@ class TicketPool(event.EventTarget):
     def _nodes(self) -> Nodes:
         from .leases import Nodes
 
-        nodes = Nodes(self.name, self.servers, self.stride, self._node_lease)
-        return self._leasing.setdefault(self._node_lease, nodes)  # one, whoever else asks now
+        nodes = self._leasing.get(self._node_lease)
+        if nodes is None:  # one, whoever else asks now
+            new = Nodes(self.name, self.servers, self.stride, self._node_lease)
+            nodes = self._leasing.setdefault(self._node_lease, new)
+        return nodes
 
     def _stream(self, name: str) -> Stream:
         return self._hand_of_this_process().stream(name)
