@@ -8,7 +8,7 @@ import time
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool, TicketServer, TicketTableError, TicketViolation
+from sqla_tickets import TicketPool, TicketServer, TicketTableError, TicketViolation, moves
 from sqla_tickets_cli.doctor import examine
 from tests.deployments.conftest import OpenPool, StartLoad
 from tests.deployments.load import tell
@@ -120,6 +120,22 @@ def test_a_node_that_has_not_heard_of_the_last_tickets_is_waited_for(site: Site)
         cursor.execute("UNLOCK TABLES")
         drawing.join()
     assert found[0] > max(ids)
+
+
+def test_a_sequence_moves_away_and_back(site: Site, servers: Borrower, open_pool: OpenPool) -> None:
+    """While nobody draws from another node."""
+    here, there = (
+        open_pool(site.urls(0)),
+        [servers.fresh_database(servers.mariadb(n)) for n in (0, 1)],
+    )
+    with TicketPool(there, name="elsewhere") as elsewhere:
+        ids = draw_from(here, 1, 3)
+        moves.move(here, "photos", elsewhere)
+        ids += draw_from(elsewhere, 1, 3)
+        moves.move(elsewhere, "photos", here)
+    with TicketPool(site.urls(1)) as through_another_node:
+        ids += draw_from(through_another_node, 1, 3)
+    assert_unique(ids)
 
 
 # -- mistakes
