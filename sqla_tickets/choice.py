@@ -33,7 +33,7 @@ def in_turn(
     Args:
         servers: of the pool.
         name: of the sequence.
-        turn: counts the draws of the pool.
+        turn: counts the draws of the sequence.
         failures: of this draw so far; whoever takes the next server has put the last one in. What is
             not asked at all is added.
     """

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import count as count_from_0
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
@@ -70,6 +71,7 @@ class Stream:
 
     Attributes:
         pop: takes one of the tickets that are laid out, and raises ``IndexError`` when there is none.
+        turn: counts the draws, of which each begins with the next server.
     """
 
     __slots__ = (
@@ -86,13 +88,14 @@ class Stream:
         "_size",
         "_took",
         "pop",
+        "turn",
     )
 
     def __init__(self, discarded: Callable[[int, DiscardReason], object] = _tell_nobody) -> None:
         self._lock, self._discarded = threading.Lock(), discarded
         self._laid_out: deque[int] = deque()
         self._blocks: list[Block] = []
-        self.pop = self._laid_out.popleft
+        self.pop, self.turn = self._laid_out.popleft, count_from_0().__next__
         self._expires = self._laid_out_at = 0.0
         self._size = self._run = 0
         self._ordered = self._took = self._no_fetch_before = 0.0

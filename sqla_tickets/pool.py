@@ -131,7 +131,6 @@ class TicketPool(event.EventTarget):
         self._snowflakes: dict[tuple[str, BitLayout, int | None], Snowflakes] = {}
         self._moments = Moments(name, self.dispatch)
         self._hand = Hand(self._moments.discarded)
-        self._turn = itertools.count()
         #: What the servers know of each other.
         self.marks = Marks(self.servers, self.stride)
         for server in self.servers:
@@ -366,10 +365,10 @@ class TicketPool(event.EventTarget):
             TicketTableMoved: the sequence is not here any more, or not yet.
             TicketError: as `next_id`.
         """
-        self._hand_of_this_process()
+        turn = self._stream(name).turn()
         failures: dict[TicketServer, TicketError] = {}
         failed: TicketServer | None = None
-        for server in in_turn(self.servers, name, next(self._turn), failures):
+        for server in in_turn(self.servers, name, turn, failures):
             if failed is not None:
                 self._moments.tell("failed_over", name, failed, failures[failed])
             drawn = self._ask(server, name, n, failures)

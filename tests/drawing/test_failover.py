@@ -35,6 +35,14 @@ def with_photos(pool: TicketPool, layout: str) -> TicketPool:
     return pool
 
 
+def test_every_sequence_takes_turns(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    pool = with_photos(open_pool(ticket_urls), "counter")
+    pool.create_table("tags", layout="counter")
+    drawn = [(pool.next_id("photos"), pool.next_id("tags")) for _ in range(8)]
+    assert residues([photo for photo, _ in drawn]) == {0, 1}
+    assert residues([tag for _, tag in drawn]) == {0, 1}
+
+
 @EVERY_LAYOUT
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_one_server_down_then_the_other(
