@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from sqla_tickets.grants import Role
 from tests.servers import Borrower
 
 __all__ = ["Route", "routes"]
@@ -66,12 +67,14 @@ class Route(NamedTuple):
         """How tables can look there, the default first."""
         return ["counter"] if self.kind in ("postgresql", "sqlite") else ["replace", "counter"]
 
-    def fresh_database(self, servers: Borrower, folder: Path, number: int = 0) -> URL:
+    def fresh_database(
+        self, servers: Borrower, folder: Path, number: int = 0, role: Role | None = "migrate"
+    ) -> URL:
         """An empty database on the server of this number; skips where there is no such driver."""
         pytest.importorskip(self.module)
         if self.kind == "sqlite":
             return URL.create(self.drivername, database=str(folder / f"tickets{number}.db"))
-        url = servers.fresh_database(servers.shared(self.kind, number))
+        url = servers.fresh_database(servers.shared(self.kind, number), role)
         return url.set(drivername=self.drivername)
 
     def run(self, work: Callable[[], T]) -> T:

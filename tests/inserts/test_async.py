@@ -52,7 +52,7 @@ def database(servers: Borrower, tmp_path: Path) -> Database:
     def create(route: Route, name: str) -> URL:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        return route.fresh_database(servers, folder)
+        return route.fresh_database(servers, folder, role=None if name == "app" else "migrate")
 
     return create
 
