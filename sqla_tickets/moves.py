@@ -21,7 +21,7 @@ from .engines import place_of
 from .errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
 from .note import LayoutName, Tombstone, TombstoneKind
 from .statements import CreateTicketTable, default_layout, largest_ticket, seed
-from .tables import Place
+from .tables import Place, check_locks
 from .tombstones import Destination, Live, State
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class _Site(NamedTuple):
 
     def look(self) -> State:
         return self._do(tombstones.look)
+
+    def refuse_to_lock(self, layout: LayoutName) -> None:
+        self._do(lambda cursor, place, name: check_locks(cursor, place, name, layout))
 
     def bury(self, kind: TombstoneKind, pool: str, sequence: str, seen: State = None) -> Tombstone:
         to = Destination(kind, pool, sequence)
@@ -283,6 +286,7 @@ def convert(pool: TicketPool, name: str, layout: LayoutName) -> None:
 
     Raises:
         TicketArgumentError: a server cannot have this layout.
+        TicketTableError: nor can one that is in a cluster.
         TicketError: a server failed, or has no table. Call it again when that is mended.
     """
     sites = _sites(pool, name)
@@ -300,6 +304,8 @@ def convert(pool: TicketPool, name: str, layout: LayoutName) -> None:
             raise TicketTableMissing(f"there is no ticket table {site}: create it first")
         if isinstance(state, Tombstone) and state.kind != "converting":
             raise _in_the_way(site, state)
+    for site in sites:
+        site.refuse_to_lock(layout)
     for site, state in states.items():
         if isinstance(state, Live) and state.layout == layout:
             continue

@@ -28,6 +28,7 @@ from .statements import (
 __all__ = [
     "Place",
     "catch_up",
+    "check_locks",
     "create",
     "drop",
     "exists",
@@ -96,7 +97,7 @@ def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note
             " grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it"
         )
     _check_memory(place, name, found[0])
-    _check_locks(cursor, place, name, found[0])
+    check_locks(cursor, place, name, found[0])
     return found
 
 
@@ -148,11 +149,14 @@ def _check_memory(place: Place, name: str, layout: LayoutName) -> None:
         )
 
 
-def _check_locks(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> None:
+def check_locks(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> None:
     """Refuse Flickr's table where others write on other machines, whom ``LOCK TABLES`` does not lock out.
 
     MariaDB manual, "Galera Cluster - Known Limitations"; MySQL manual 20.3.2, "Group Replication
     Limitations".
+
+    Raises:
+        TicketTableError: the layout is Flickr's, and others write.
     """
     if layout != "replace":
         return
@@ -294,7 +298,7 @@ def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> Non
     wanted = element.note(place.dialect.name).layout
     if not exists(cursor, place, name):
         _check_memory(place, name, wanted)
-        _check_locks(cursor, place, name, wanted)
+        check_locks(cursor, place, name, wanted)
         _send_creation(cursor, place, element)
     layout, _ = find(cursor, place, name)
     if element.layout is not None and layout != wanted:

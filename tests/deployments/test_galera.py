@@ -145,6 +145,10 @@ def test_flickrs_table_is_refused(site: Site, open_pool: OpenPool) -> None:
     pool = open_pool(site.urls(0))
     with pytest.raises(TicketTableError, match=r"wsrep_on = ON.*layout 'counter'"):
         pool.create_table("albums", layout="replace")
+    before = pool.next_id("photos")
+    with pytest.raises(TicketTableError, match=r"wsrep_on = ON"):
+        moves.convert(pool, "photos", "replace")
+    assert pool.next_id("photos") != before
 
 
 def test_doctor_tells_a_node_and_what_must_not_be_drawn_from_it(
