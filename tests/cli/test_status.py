@@ -160,8 +160,12 @@ def in_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes],
     """Run a command in a terminal of its own, 200 columns wide; the end that a person sits at."""
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C
-    own = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
+    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C; which a shell
+    # lets what it runs in the background ignore
+    own = (
+        "import os, signal, sys; os.open(os.ttyname(0), os.O_RDWR);"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
         [sys.executable, "-c", own, *command],

@@ -18,7 +18,6 @@ from tests.drawing.tools import (
     grant_only,
     mysql_like,
     residues,
-    run,
     setting,
 )
 from tests.servers import PASSWORD, Borrower
@@ -258,12 +257,15 @@ def test_postgresql_goes_away_and_comes_back(servers: Borrower, open_pool: OpenP
 
 @pytest.mark.ticket_servers("postgresql", "sqlite")
 def test_a_database_that_takes_no_writes(
-    ticket_urls: list[URL], open_pool: OpenPool, ticket_kind: str
+    ticket_urls: list[URL], servers: Borrower, open_pool: OpenPool, ticket_kind: str
 ) -> None:
     open_pool(ticket_urls).create_table("photos")
     first, second = ticket_urls
     if ticket_kind == "postgresql":
-        run(first, f"ALTER DATABASE {first.database} SET default_transaction_read_only = on")
+        with servers.postgresql().administrator() as cursor:
+            cursor.execute(
+                f"ALTER DATABASE {first.database} SET default_transaction_read_only = on".encode()
+            )
     else:
         query = {"mode": "ro", "uri": "true"}
         first = URL.create("sqlite", database=f"file:{first.database}", query=query)
