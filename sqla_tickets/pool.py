@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -650,9 +651,25 @@ _GRAVITY = ("closed", "open", "quarantined")
 _pools: WeakSet[TicketPool] = WeakSet()
 
 
+_NEEDED_LATER = (
+    "concurrent.futures.thread",
+    ".lease_table",
+    ".leases",
+    ".moves",
+    ".snowflake",
+    ".status",
+)
+
+
 @functools.cache
 def _look_after_forks() -> None:
-    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made."""
+    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made.
+
+    A fork waits for ever for an import that another thread had begun. So what the methods of a pool import
+    is imported now.
+    """
+    for module in _NEEDED_LATER:
+        import_module(module, __package__)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget_parents)
 

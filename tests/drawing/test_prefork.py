@@ -54,6 +54,21 @@ os.waitpid(child, 0)
 """
 
 
+# A fork waits for ever for an import that another thread had begun.
+IMPORTS = """
+import sys, tempfile
+from sqla_tickets import TicketPool
+with tempfile.TemporaryDirectory() as folder, TicketPool([f"sqlite:///{folder}/{n}.db" for n in "12"]) as pool:
+    before = set(sys.modules)
+    pool.create_table("photos")
+    pool.create_node_table()
+    pool.raise_above("photos", pool.next_id("photos"))
+    pool.snowflakes("tags").next_id()
+    pool.status(), pool.node_leases(), pool.unquarantine("photos")
+    print(*(name for name in sys.modules if name not in before and name.startswith("sqla_tickets")))
+"""
+
+
 @pytest.fixture
 def environment(pool: TicketPool, ticket_urls: list[URL]) -> dict[str, str]:
     """For a program that imports the application."""
@@ -91,6 +106,11 @@ def test_a_process_pool(environment: dict[str, str], method: str) -> None:
     importers = {answer["imported_by"] for answer in answers}
     children = {answer["pid"] for answer in answers} - importers
     assert bool(children) == (method != "spawn")
+
+
+def test_a_pool_imports_nothing_after_it_was_made() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
 
 
 @pytest.mark.ticket_servers("mariadb", "postgresql")
