@@ -23,17 +23,19 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import PoolProxiedConnection
 
 from .engines import LOCK_WAIT, in_memory
+from .errors import TicketServerError
 from .identity import Identity, identify
 from .opening import Opening
 from .sockets import socket_of
+from .turns import KEPT, Stock, Turn
 
 if TYPE_CHECKING:
     from .flight import Flight
 
 __all__ = ["Connection", "Connections"]
 
-#: How many idle connections are kept; more are opened when more threads draw at the same time.
-KEPT: Final = 32
+#: After how many seconds who waits for one looks whether there is still one to wait for.
+LOOK_AGAIN: Final = 0.25
 
 # A lax server would store the largest number that fits and answer with the one that does not. Between
 # the two halves of a REPLACE there is no row to be seen.
@@ -60,6 +62,7 @@ class Connection:
         known_tables: the sequences whose tables were looked at through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
+        is_closed: whether it is of no use any more.
         identity: which server it leads to, where that can be told.
     """
 
@@ -67,11 +70,13 @@ class Connection:
     patience: Final = 0.0
 
     __slots__ = (
+        "__weakref__",
         "_wire",
         "alone",
         "cursor",
         "dbapi",
         "identity",
+        "is_closed",
         "known_tables",
         "lease",
         "pid",
@@ -81,7 +86,7 @@ class Connection:
     def __init__(self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None) -> None:
         self.dbapi = dbapi
         self.cursor: DBAPICursor = dbapi.cursor()
-        self.reused = False
+        self.reused = self.is_closed = False
         self.pid = os.getpid()
         self.known_tables: set[str] = set()
         self.lease = lease
@@ -183,12 +188,53 @@ class Connections:
         except IndexError:
             if flight is None or self.dialect.name == "sqlite":
                 return self.open()
-            longest = flight.server.timeout + 2 * LOCK_WAIT
-            opening = Opening(self, str(flight.server), longest)
-            flight.board(opening)
-            return opening.wait()
+            given = self._given_back(flight)
+            if given is None:
+                return self._opened(flight)
+            connection = given
         connection.reused = True
         return connection
+
+    def _opened(self, flight: Flight) -> Connection:
+        stock, longest = self._idle(), flight.server.timeout + 2 * LOCK_WAIT
+        opening = Opening(self, str(flight.server), longest)
+        stock.openings.add(opening)
+        flight.board(opening)
+        try:
+            return opening.wait()
+        finally:
+            stock.openings.discard(opening)
+            stock.replace()
+
+    def _given_back(self, flight: Flight) -> Connection | None:
+        """A connection of another draw's; None where one is to be opened."""
+        stock, server = self._idle(), flight.server
+        if stock.has_room():
+            return None
+        turn = Turn(server, in_a_task=self.dialect.is_async)
+        end = time.monotonic() + server.timeout + 2 * LOCK_WAIT
+        flight.board(turn)
+        stock.turns.append(turn)
+        try:
+            stock.serve()
+            while not turn.wait(LOOK_AGAIN):
+                stock.serve()
+                if stock.has_room() or not server.breaker.is_closed or time.monotonic() > end:
+                    break
+        except BaseException:  # a cancelled task, an interrupt
+            self._pass_on(turn)
+            raise
+        if flight.was_cut is not None:
+            self._pass_on(turn)
+            raise TicketServerError(f"{server}: no connection in time")
+        return turn.leave()
+
+    def _pass_on(self, turn: Turn) -> None:
+        connection = turn.leave()
+        if connection is not None:
+            self.keep(connection)
+        else:
+            self._idle().replace()
 
     def give(self, connection: Connection) -> None:
         """Keep a connection whose last statement ended well."""
@@ -202,6 +248,8 @@ class Connections:
         idle = self._idle()
         if connection.pid == os.getpid() and len(idle) < KEPT:
             idle.append(connection)
+            if idle.turns:
+                idle.serve()
         else:
             self._close(connection)
 
@@ -223,6 +271,7 @@ class Connections:
         """Close a connection that may hold a lock, or an answer that nobody has read."""
         alone, connection.alone = connection.alone, None
         self._close(connection)
+        self._idle().replace()
         if alone is not None:
             alone.release()
 
@@ -230,6 +279,7 @@ class Connections:
         if connection.pid != os.getpid():
             _of_another_process.append(connection)
             return
+        connection.is_closed = True
         connection.let_go_of_socket()
         if connection.lease is not None:
             connection.lease.close()
@@ -274,14 +324,14 @@ class Connections:
         # The one connection of a database in memory is for one thread at a time.
         shared = self._shared and not self.dialect.is_async
         self._alone = threading.Lock() if shared else None
-        self._threads: deque[Connection] = deque()
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Connection]]
+        self._threads: Stock = Stock()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Stock]
         self._loops = WeakKeyDictionary()
 
-    def _idle(self) -> deque[Connection]:
+    def _idle(self) -> Stock:
         if not self.dialect.is_async:
             return self._threads
-        return self._loops.setdefault(asyncio.get_running_loop(), deque())
+        return self._loops.setdefault(asyncio.get_running_loop(), Stock())
 
     def open(self) -> Connection:
         """A new connection.
@@ -297,6 +347,7 @@ class Connections:
         if not self._shared:
             lease.detach()
         connection = Connection(dbapi, lease if self._shared else None)
+        self._idle().made.add(connection)
         try:
             self._prepare(connection)
         except BaseException:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .connections import Connection
     from .opening import Opening
     from .server import TicketServer, TicketTable
+    from .turns import Turn
 
 __all__ = ["Cut", "Flight"]
 
@@ -80,11 +81,11 @@ class Flight:
         self.hedged = self.suspected = self.is_looked_at = False
         self.answer: list[range] | None = None
         self.context: Context | None = None
-        self._connection: Connection | Opening | None = None
+        self._connection: Connection | Opening | Turn | None = None
         self._lock = threading.Lock()
 
-    def board(self, connection: Connection | Opening) -> None:
-        """From now on the draw waits for an answer on this connection, or for it to be opened."""
+    def board(self, connection: Connection | Opening | Turn) -> None:
+        """From now on the draw waits for an answer on this connection, or for it to be there."""
         with self._lock:
             self._connection, self.since = connection, time.monotonic()
 

@@ -1,0 +1,104 @@
+"""More draws at once than a process keeps connections: they queue for one, and no server turns them away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import URL
+from sqlalchemy.util import greenlet_spawn
+
+from sqla_tickets import TicketPool, watch
+from sqla_tickets.turns import KEPT
+from tests.drawing.tools import assert_unique, connections_to, fresh_pair, setting
+from tests.servers import Borrower, MySQLLike
+
+#: Longer than any loaded machine takes, in seconds: a slow draw is not to be sent elsewhere.
+FOR_EVER = 30.0
+TASKS, THREADS = 200, 100
+Pair = tuple[list[MySQLLike], list[URL]]
+
+
+@pytest.fixture
+def crowded(servers: Borrower, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Two servers that let in few more connections than one process may keep."""
+    monkeypatch.setattr(watch, "FIRST", FOR_EVER)
+    monkeypatch.setattr(watch, "FLOOR", FOR_EVER)
+    first, second, urls = fresh_pair(servers, "mariadb")
+    with TicketPool(urls) as pool:
+        pool.create_table("photos", layout="counter")
+    with ExitStack() as stack:
+        for server in (first, second):
+            stack.enter_context(setting(server, max_connections=KEPT + 10))
+        yield [first, second], urls
+
+
+def are_few(pair: Pair) -> bool:
+    """Whether each server has no more connections than a process keeps, and one of a probe's."""
+    servers, urls = pair
+    return all(
+        len(connections_to(server, url)) <= KEPT + 1
+        for server, url in zip(servers, urls, strict=True)
+    )
+
+
+@pytest.mark.parametrize("driver", ["asyncmy", "aiomysql", "pymysql"])
+def test_hundreds_of_tasks(crowded: Pair, driver: str) -> None:
+    _, urls = crowded
+
+    async def draw() -> list[int]:
+        with_driver = [url.set(drivername=f"mysql+{driver}") for url in urls]
+        pool = TicketPool(with_driver, timeout=FOR_EVER)
+        drawn: list[int] = []
+        for _ in range(3):
+            draws = [greenlet_spawn(pool.next_id, "photos") for _ in range(TASKS)]
+            drawn += await asyncio.gather(*draws)
+            assert await asyncio.to_thread(are_few, crowded)
+        await greenlet_spawn(pool.dispose)
+        return drawn
+
+    assert_unique(asyncio.run(draw()))
+
+
+def test_a_hundred_threads(crowded: Pair) -> None:
+    _, urls = crowded
+    together = threading.Barrier(THREADS)
+    with TicketPool(urls, timeout=FOR_EVER) as pool, ThreadPoolExecutor(THREADS) as threads:
+
+        def draw() -> list[int]:
+            together.wait()
+            return [pool.next_id("photos") for _ in range(5)]
+
+        drawn = [threads.submit(draw) for _ in range(THREADS)]
+        assert_unique([ticket for draws in drawn for ticket in draws.result()])
+        assert are_few(crowded)
+
+
+def test_tasks_that_are_cancelled_while_they_queue(crowded: Pair) -> None:
+    _, urls = crowded
+
+    async def draw() -> list[int]:
+        pool = TicketPool([url.set(drivername="mysql+asyncmy") for url in urls], timeout=FOR_EVER)
+        tasks = [
+            asyncio.ensure_future(greenlet_spawn(pool.next_id, "photos")) for _ in range(TASKS)
+        ]
+        await asyncio.sleep(0)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks[::2]:
+            task.cancel()
+        drawn = await asyncio.gather(*tasks, return_exceptions=True)
+        drawn += await asyncio.gather(
+            *(greenlet_spawn(pool.next_id, "photos") for _ in range(TASKS))
+        )
+        await greenlet_spawn(pool.dispose)
+        others = [d for d in drawn if not isinstance(d, (int, asyncio.CancelledError))]
+        assert others == []
+        return [ticket for ticket in drawn if isinstance(ticket, int)]
+
+    drawn = asyncio.run(draw())
+    assert len(drawn) >= TASKS + TASKS // 2
+    assert_unique(drawn)
