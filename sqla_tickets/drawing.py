@@ -77,7 +77,7 @@ def _attempt(
         if layout is None:
             layout = _look(server, connection, table)
             flight.board(connection)  # looking at a table takes longer than a draw
-        before = table.high_water
+        before = table.known
         _see_that_they_fit(server, table, n)
         blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
     except TicketError as error:
@@ -118,7 +118,7 @@ def _look(server: TicketServer, connection: Connection, table: TicketTable) -> L
     That is told without drawing: whoever is refused must not bring an old number nearer to those
     that nobody has told of yet.
     """
-    known = table.high_water
+    known = table.known
     layout = server.find(connection, table)
     if table.stood < known:
         tables.catch_up(connection.cursor, server.place)
@@ -172,9 +172,9 @@ def _timed_out(
 
 def _see_that_they_fit(server: TicketServer, table: TicketTable, n: int) -> None:
     """Refuse a block that would end the sequence for everybody."""
-    if table.high_water + n * server.place.stride > largest_ticket(64):
+    if table.known + n * server.place.stride > largest_ticket(64):
         raise TicketsExhausted(
-            f"the sequence {table.name!r} on {server} stands at {table.high_water}: {n} more tickets"
+            f"the sequence {table.name!r} on {server} stands at {table.known}: {n} more tickets"
             f" would pass {largest_ticket(64)}, the largest that there is"
         )
 

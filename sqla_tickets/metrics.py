@@ -112,7 +112,7 @@ class TicketCollector(Collector):
                 remaining.add_metric((pool.name, name), pool.in_hand(name))
             numbers = {
                 (server, table.name): max(
-                    table.high_water, last.get((pool.name, table.name, str(server)), 0)
+                    table.known, last.get((pool.name, table.name, str(server)), 0)
                 )
                 for server, table in tables
             }
@@ -212,5 +212,5 @@ def _tables(pool: TicketPool) -> list[tuple[TicketServer, TicketTable]]:
         (server, table)
         for server in pool.servers
         for table in server.known_tables()
-        if table.name and (table.high_water or table.errors)
+        if table.name and (table.known or table.errors)
     ]

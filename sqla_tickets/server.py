@@ -62,8 +62,10 @@ class TicketTable:
         name: of the sequence.
         layout: how it is drawn from; None until it was found, and after it changed.
         note: what stands beside the number; None for a foreign table.
-        high_water: the largest ticket that this process has received, seen, or been told of by the
-            server's peers; 0 before the first.
+        high_water: the largest ticket that this process has received, or been told of by the server's
+            peers; 0 before the first.
+        seen: the largest number that its row has shown in this epoch. InnoDB shows what is committed before
+            it is on disk: a crash may take it back, which nobody had received then.
         mark: the largest ticket that the server's peers have told of.
         write_at: the high water from which on the peers are to know it soon.
         stood: the number that its row had when it was looked at last.
@@ -79,12 +81,17 @@ class TicketTable:
         self.name = name
         self.layout: Layout | None = None
         self.note: Note | None = None
-        self.high_water = self.mark = self.write_at = self.stood = 0
+        self.high_water = self.seen = self.mark = self.write_at = self.stood = 0
         self.epoch = 0
         self.met = 0.0
         self.draws = self.errors = 0
         self.answered = 0.0
         self.breaker = Breaker()
+
+    @property
+    def known(self) -> int:
+        """Above what the next ticket has to be."""
+        return max(self.high_water, self.seen)
 
 
 class TicketServer:
@@ -248,7 +255,7 @@ class TicketServer:
             tables.check_residue(place, table.name, last)
         with self._lock:
             table.stood = last
-            table.high_water = max(table.high_water, last)
+            table.seen = max(table.seen, last)
         found = table.layout
         if found is None or found.name != layout:
             found = layout_of(layout, table.name, place.dialect, place.stride, place.offset)
@@ -270,6 +277,8 @@ class TicketServer:
         epoch, marks = self.epoch, self._marks()
         if marks is not None:
             marks.meet(self, table)
+        if table.epoch != epoch:
+            table.seen = 0
         table.epoch, table.met = epoch, time.monotonic()
 
     def learn(self, table: TicketTable, mark: int) -> None:
