@@ -308,7 +308,7 @@ for server in pool.servers:
 pool.dispose()
 pool.next_ids(photos, 5)
 assert reached.wait(20)
-silent.accept()
+held = silent.accept()
 print("well")
 """
 ENDS_AT_FULL_SPEED = """
