@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once.
-SECOND_TRY := --reruns 1 --rerun-except 'repeat|duplicate|twice'
+SECOND_TRY := --reruns 2 --rerun-except 'repeat|duplicate|twice'
 CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks tools/*.py tools/release/*.py noxfile.py)
 
 .PHONY: demo test lint types docs screenshots matrix bench chaos dist release-check clean
