@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .bits import BitLayout
-    from .leases import Nodes
     from .snowflake import Snowflakes, SnowflakeSequence
     from .status import NodeLease, TicketStatus
 
@@ -102,6 +101,8 @@ class TicketPool(event.EventTarget):
         block_age: float = 600.0,
         node_lease: float = 60.0,
     ) -> None:
+        from .leases import Nodes
+
         # a URL is a tuple, too
         if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
             raise TicketArgumentError(
@@ -127,8 +128,7 @@ class TicketPool(event.EventTarget):
             server.join(place, self.stride, timeout)
         self._check_offsets()
         self._warn_of_twins()
-        self._node_lease = node_lease
-        self._leasing: dict[float, Nodes] = {}
+        self._nodes = Nodes(name, self.servers, self.stride, node_lease)
         self._snowflakes: dict[tuple[str, BitLayout, int | None], Snowflakes] = {}
         self._moments = Moments(name, self.dispatch)
         self._hand = Hand(self._moments.discarded)
@@ -340,16 +340,6 @@ class TicketPool(event.EventTarget):
         return made or self._snowflakes.setdefault(
             (name, layout, shard), Snowflakes(name, layout, self._nodes, shard)
         )
-
-    @property
-    def _nodes(self) -> Nodes:
-        from .leases import Nodes
-
-        nodes = self._leasing.get(self._node_lease)
-        if nodes is None:  # one, whoever else asks now
-            new = Nodes(self.name, self.servers, self.stride, self._node_lease)
-            nodes = self._leasing.setdefault(self._node_lease, new)
-        return nodes
 
     def _stream(self, name: str) -> Stream:
         return self._hand_of_this_process().stream(name)
@@ -615,8 +605,7 @@ class TicketPool(event.EventTarget):
         """In a fork: use none of the parent's blocks, connections and locks."""
         for server in self.servers:
             server.forget_parent()
-        for nodes in list(self._leasing.values()):
-            nodes.forget_parent()
+        self._nodes.forget_parent()
         for made in list(self._snowflakes.values()):
             made.forget_parent()
         self._watch.forget_parent()
@@ -628,8 +617,7 @@ class TicketPool(event.EventTarget):
 
         The pool can go on; blocks in hand stay.
         """
-        for nodes in list(self._leasing.values()):
-            nodes.release()
+        self._nodes.release()
         self._watch.close()
         self.marks.flush()
         for server in self.servers:
