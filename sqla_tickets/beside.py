@@ -11,9 +11,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util import await_only, greenlet_spawn
 
-__all__ = ["beside"]
+from .aio import current_loop
+
+__all__ = ["beside", "wait_for_tasks"]
 
 log = logging.getLogger(__name__)
 _tasks: set[asyncio.Task[None]] = set()
@@ -39,3 +41,15 @@ def beside(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
         log.warning("%s is left out: %s", name, error)
         return False
     return True
+
+
+def wait_for_tasks(seconds: float) -> None:
+    """Wait for what was begun in tasks of the event loop that this is called in, for no longer than that.
+
+    A loop that ends beside them would leave their connections open.
+    """
+    loop = current_loop()
+    if loop is not None:
+        under_way = [task for task in _tasks if task.get_loop() is loop]
+        if under_way:
+            await_only(asyncio.wait(under_way, timeout=seconds))

@@ -16,6 +16,8 @@ __all__ = ["in_turn", "least_busy"]
 
 #: Seconds that a draw which no server has answered waits for those that are being probed.
 LAST_HOPE: Final = 0.2
+#: How often more a draw joins the queue for a ticket table, when no other server answers.
+QUEUES: Final = 3
 
 
 def in_turn(
@@ -37,7 +39,7 @@ def in_turn(
         failures: of this draw so far; whoever takes the next server has put the last one in. What is
             not asked at all is added.
     """
-    first = turn % len(servers)
+    first, began = turn % len(servers), time.monotonic()
     if servers[first].is_idle(name):
         yield servers[first]
     ring = [*servers[first:], *servers[:first]]
@@ -65,6 +67,13 @@ def in_turn(
     for server in left_out:
         if server.has_come_back(name, end):
             yield server
+    for _ in range(QUEUES):
+        now = time.monotonic()
+        for server in ring:
+            is_queue = failures[server].kind == "busy" and server.table(name).answered > began
+            if is_queue and server.not_to_be_asked(name) is None:
+                yield server
+        began = now
 
 
 def least_busy(

@@ -63,6 +63,7 @@ class Connection:
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
         is_closed: whether it is of no use any more.
+        closings: how often all connections had been closed when this one was begun to be opened.
         identity: which server it leads to, where that can be told.
     """
 
@@ -73,6 +74,7 @@ class Connection:
         "__weakref__",
         "_wire",
         "alone",
+        "closings",
         "cursor",
         "dbapi",
         "identity",
@@ -83,8 +85,10 @@ class Connection:
         "reused",
     )
 
-    def __init__(self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None) -> None:
-        self.dbapi = dbapi
+    def __init__(
+        self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None, closings: int
+    ) -> None:
+        self.dbapi, self.closings = dbapi, closings
         self.cursor: DBAPICursor = dbapi.cursor()
         self.reused = self.is_closed = False
         self.pid = os.getpid()
@@ -244,28 +248,23 @@ class Connections:
             alone.release()
 
     def keep(self, connection: Connection) -> None:
-        """Keep a connection that was not taken, but opened."""
+        """Keep a connection, unless all were closed since it was opened."""
         idle = self._idle()
-        if connection.pid == os.getpid() and len(idle) < KEPT:
+        is_of_now = connection.closings == self.closings and connection.pid == os.getpid()
+        if is_of_now and len(idle) < KEPT:
             idle.append(connection)
             if idle.turns:
                 idle.serve()
         else:
             self._close(connection)
+            idle.replace()
 
-    def keep_spare(self, connection: Connection, closings: int) -> None:
+    def keep_spare(self, connection: Connection) -> None:
         """Keep a connection that no draw has asked for, unless there is an idle one already."""
         if self._idle():
             self._close(connection)
         else:
-            self.keep_late(connection, closings)
-
-    def keep_late(self, connection: Connection, closings: int) -> None:
-        """Keep a connection for which nobody waits any more, unless all were closed meanwhile."""
-        if closings == self.closings:
             self.keep(connection)
-        else:
-            self._close(connection)
 
     def discard(self, connection: Connection) -> None:
         """Close a connection that may hold a lock, or an answer that nobody has read."""
@@ -341,12 +340,13 @@ class Connections:
         """
         if self._forked and self._shared:
             raise RuntimeError("an in-memory database does not cross a fork: each side has a copy")
+        closings = self.closings
         lease = self._source.connect()
         dbapi = lease.dbapi_connection
         assert dbapi is not None  # a connection that was just checked out
         if not self._shared:
             lease.detach()
-        connection = Connection(dbapi, lease if self._shared else None)
+        connection = Connection(dbapi, lease if self._shared else None, closings)
         self._idle().made.add(connection)
         try:
             self._prepare(connection)

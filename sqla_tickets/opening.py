@@ -38,7 +38,6 @@ class Opening:
 
     def __init__(self, connections: Connections, name: str, seconds: float) -> None:
         self._connections, self._name, self._seconds = connections, name, seconds
-        self._closings = connections.closings
         self._in_a_task = connections.dialect.is_async
         self._over = asyncio.Event() if self._in_a_task else threading.Event()
         self._lock = threading.Lock()
@@ -96,7 +95,7 @@ class Opening:
                 wanted = self._wanted
                 self._connection = connection if wanted else None
             if not wanted:
-                self._connections.keep_late(connection, self._closings)
+                self._connections.keep(connection)
         finally:
             self._over.set()
 

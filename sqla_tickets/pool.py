@@ -21,6 +21,7 @@ from sqlalchemy import URL, Engine, MetaData, event
 
 from . import flush, prefetch
 from .aio import current_loop
+from .beside import wait_for_tasks
 from .choice import in_turn
 from .default import IdDefault
 from .engines import place_of
@@ -620,6 +621,7 @@ class TicketPool(event.EventTarget):
         self._nodes.release()
         self._watch.close()
         self.marks.flush()
+        wait_for_tasks(max(server.timeout for server in self.servers))
         for server in self.servers:
             server.close()
 

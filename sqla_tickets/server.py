@@ -233,7 +233,9 @@ class TicketServer:
         except TimeoutError as error:
             self.connections.close_idle()
             table.errors += 1
-            raise self.failed(name, Fault.TIMEOUT, error) from error
+            # others were answered meanwhile: then somebody holds the table
+            fault = Fault.BUSY if self.alive_at > flight.since else Fault.TIMEOUT
+            raise self.failed(name, fault, error) from error
 
     def quarantine(self, table: TicketTable, error: TicketError) -> None:
         """Draw no more from a table before somebody has looked at it; trust no ticket in hand."""
@@ -435,7 +437,6 @@ class TicketServer:
             self._off_the_loop(lambda: self._use(work))
 
     def _use(self, work: Callable[[DBAPICursor, tables.Place], None]) -> None:
-        closings = self.connections.closings
         connection = self.connect()
         try:
             work(connection.cursor, self.place)
@@ -447,10 +448,7 @@ class TicketServer:
             self.connections.discard(connection)
             raise
         else:
-            if closings == self.connections.closings:
-                self.connections.give(connection)
-            else:
-                self.connections.discard(connection)
+            self.connections.give(connection)
             return
         self.connections.close_idle()  # it may have been idle for hours, and so may the others
         self._use(work)
@@ -470,8 +468,7 @@ class TicketServer:
             if self.engine.dialect.is_async:
                 asyncio.run(greenlet_spawn(self._hello_in_a_loop))
             else:
-                closings = self.connections.closings
-                self.connections.keep_spare(self.connections.open(), closings)
+                self.connections.keep_spare(self.connections.open())
         except Exception as error:
             if not counts():
                 raise TicketServerError(f"{self} is being asked again") from error

@@ -24,6 +24,7 @@ from tests.drawing.tools import (
     grant_only,
     kill_connections,
     residues,
+    until,
 )
 from tests.servers import Borrower, MySQLLike
 
@@ -176,3 +177,26 @@ def test_singles_need_no_lock(servers: Borrower, open_pool: OpenPool, kind: str)
         ids = [pool.next_id("photos") for _ in range(50)]
         assert not connections_to(first, urls[0], "metadata lock")
     assert_unique(ids)
+
+
+def test_a_draw_that_outlives_its_pool_leaves_no_connection(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    first, second, urls = fresh_pair(servers, kind)
+    pool = open_pool(urls, hedge=False)
+    pool.create_table("photos")
+
+    def connections(state: str = "") -> list[int]:
+        return connections_to(first, urls[0], state) + connections_to(second, urls[1], state)
+
+    with ThreadPoolExecutor(1) as thread:
+        with (
+            holding(first, f"LOCK TABLES `{urls[0].database}`.photos WRITE"),
+            holding(second, f"LOCK TABLES `{urls[1].database}`.photos WRITE"),
+        ):
+            drawing = thread.submit(pool.next_ids, "photos", 3)
+            until(lambda: bool(connections("lock")))
+            waiting = set(connections("lock"))
+            pool.dispose()
+        assert len(drawing.result()) == 3
+    until(lambda: waiting.isdisjoint(connections()))

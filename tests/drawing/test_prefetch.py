@@ -19,7 +19,7 @@ from sqlalchemy import URL
 from sqla_tickets import TicketError, TicketPool, TicketSequence, trail
 from sqla_tickets.aio import pause
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import assert_unique, connections_to, fresh_pair, in_fork
+from tests.drawing.tools import assert_unique, connections_to, fresh_pair, in_fork, until
 from tests.drivers import Route, routes
 from tests.servers import Borrower, MySQLLike
 
@@ -39,13 +39,6 @@ def one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def fetches() -> list[threading.Thread]:
     """The threads that fetch blocks now."""
     return [thread for thread in threading.enumerate() if thread.name == FETCH]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.005)
 
 
 def in_hand(pool: TicketPool) -> int:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
-from tests.drawing.tools import assert_unique, connections_to, residues
+from tests.drawing.tools import assert_unique, connections_to, residues, until
 from tests.servers import Borrower
 from tests.servers.ports import free_port
 
@@ -145,13 +145,6 @@ def running(command: Sequence[str], environment: dict[str, str], log: Path) -> I
     assert "Traceback" not in log.read_text()
 
 
-def until(seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND
-    while not seen():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-
-
 def test_gunicorn_with_preload(
     environment: dict[str, str], servers: Borrower, ticket_urls: list[URL], tmp_path: Path
 ) -> None:
@@ -189,8 +182,8 @@ def test_gunicorn_with_preload(
             # The parent's own, and each worker's.
             return min(counts) > WORKERS
 
-        until(asked)
-        until(connected)
+        until(asked, BOUND)
+        until(connected, BOUND)
     assert_apart(answers)
     (parent,) = {answer["imported_by"] for answer in answers}
     assert parent not in {answer["pid"] for answer in answers}

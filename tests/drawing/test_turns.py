@@ -16,6 +16,7 @@ from sqla_tickets import TicketPool, watch
 from sqla_tickets.turns import KEPT
 from tests.drawing.tools import assert_unique, connections_to, fresh_pair, setting
 from tests.servers import Borrower, MySQLLike
+from tests.servers.ports import free_port
 
 #: Longer than any loaded machine takes, in seconds: a slow draw is not to be sent elsewhere.
 FOR_EVER = 30.0
@@ -101,4 +102,21 @@ def test_tasks_that_are_cancelled_while_they_queue(crowded: Pair) -> None:
 
     drawn = asyncio.run(draw())
     assert len(drawn) >= TASKS + TASKS // 2
+    assert_unique(drawn)
+
+
+def test_a_queue_that_moves_is_no_reason_to_fail(servers: Borrower) -> None:
+    """One server is down, and more clients wait at the other's row than it serves in two lock waits."""
+    first, _, urls = fresh_pair(servers, "mariadb")
+    with TicketPool(urls) as creator:
+        creator.create_table("photos")
+    with first.administrator() as cursor:
+        cursor.execute(f"USE `{urls[0].database}`")
+        cursor.execute("CREATE TRIGGER slow AFTER INSERT ON photos FOR EACH ROW DO SLEEP(0.2)")
+    clients = 14
+    with (
+        TicketPool([urls[0], urls[1].set(port=free_port())]) as pool,
+        ThreadPoolExecutor(clients) as threads,
+    ):
+        drawn = list(threads.map(lambda _: pool.next_id("photos"), range(clients)))
     assert_unique(drawn)

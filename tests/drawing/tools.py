@@ -32,6 +32,14 @@ Row = tuple[object, ...]
 T = TypeVar("T")
 
 
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for what happens beside the test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
 def run(url: URL, *statements: str) -> list[Row]:
     """Run statements in autocommit, beside any pool, and return the rows of the last."""
     engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)

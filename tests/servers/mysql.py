@@ -57,7 +57,13 @@ class MySQL(MySQLLike):
         else:
             self._container.with_bind_ports(3306, self.port)
         self._container.with_kwargs(**started_with).with_command(
-            ["--skip-log-bin", "--innodb-buffer-pool-size=32M", *options]
+            [
+                "--skip-log-bin",
+                "--innodb-buffer-pool-size=32M",
+                # Most of what is copied when a disk is to be full, which keeps the real disk busy.
+                "--innodb-redo-log-capacity=8M",
+                *options,
+            ]
         )
 
     @property
