@@ -347,7 +347,7 @@ class Connections:
         if not self._shared:
             lease.detach()
         connection = Connection(dbapi, lease if self._shared else None, closings)
-        self._idle().made.add(connection)
+        self._idle().has_made(connection)
         try:
             self._prepare(connection)
         except BaseException:

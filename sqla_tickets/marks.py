@@ -82,13 +82,13 @@ class Marks:
         self._keepers = [_Keeper(server, stride) for server in servers]
         self._stride = stride
         self._due = self._soon = 0.0
-        self._meetings: set[tuple[TicketServer, str]] = set()
+        self._meetings: dict[tuple[TicketServer, str], _Meeting] = {}
         self._lock = threading.Lock()
         self._told_of_twins = False
 
     def forget_parent(self) -> None:
         """In a fork: what the parent has begun will not end here."""
-        self._meetings, self._lock = set(), threading.Lock()
+        self._meetings, self._lock = {}, threading.Lock()
         for keeper in self._keepers:
             keeper.forget_parent()
 
@@ -100,19 +100,23 @@ class Marks:
     def meet(self, server: TicketServer, table: TicketTable) -> None:
         """Learn from the peers how far a table's tickets had been issued.
 
-        One caller asks; the others that come meanwhile wait for what it learns.
+        One caller asks; the others that come meanwhile wait for what it learns. When it is cancelled, they
+        know nothing, and one of them asks.
         """
-        meeting = server, table.name
+        key, own = (server, table.name), _Meeting()
         with self._lock:
-            is_first = meeting not in self._meetings
-            self._meetings.add(meeting)
-        if not is_first:
-            _wait_until(lambda: meeting not in self._meetings)
+            meeting = self._meetings.setdefault(key, own)
+        if meeting is not own:
+            _wait_until(lambda: meeting.is_over)
+            if meeting.is_over and not meeting.has_told:
+                self.meet(server, table)
             return
         try:
             self._ask_peers(server, table)
+            own.has_told = True
         finally:
-            self._meetings.discard(meeting)
+            self._meetings.pop(key, None)
+            own.is_over = True
 
     def _ask_peers(self, server: TicketServer, table: TicketTable) -> None:
         for peer in self._peers_of(server):
@@ -218,6 +222,12 @@ class Marks:
             _wait_until(lambda keeper=keeper: not keeper.is_writing)  # type: ignore[misc]  # bound now
             keeper.forget(name)
             keeper.delete(name)
+
+
+class _Meeting:
+    """One caller's asking of the peers, for which others wait."""
+
+    is_over = has_told = False
 
 
 class _Keeper:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
+from weakref import ref
 
 from sqlalchemy.util import await_only
 
@@ -95,16 +95,20 @@ class Stock(deque["Connection"]):
     """The idle connections of all threads, or of one event loop; and how many there are in all.
 
     Attributes:
-        made: the connections that were opened for it, idle or not. Whoever loses one does not count it.
         openings: those that are being opened now.
         turns: of those that wait for one, the first first.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: WeakSet[Connection] = WeakSet()
+        # not a WeakSet, which cannot be gone through while other threads add to it
+        self._made: set[ref[Connection]] = set()
         self.openings: set[object] = set()
         self.turns: deque[Turn] = deque()
+
+    def has_made(self, connection: Connection) -> None:
+        """Count a connection, idle or not, until it is closed. Whoever loses it does not count it."""
+        self._made.add(ref(connection, self._made.discard))
 
     def has_room(self) -> bool:
         """Whether another one is to be opened for a draw that finds none idle."""
@@ -112,7 +116,8 @@ class Stock(deque["Connection"]):
         return under_way < AT_ONCE and under_way + self._open() < KEPT
 
     def _open(self) -> int:
-        return sum(not made.is_closed for made in self.made)
+        made = [connection() for connection in list(self._made)]
+        return sum(connection is not None and not connection.is_closed for connection in made)
 
     def serve(self) -> None:
         """Give what is idle to those who wait."""

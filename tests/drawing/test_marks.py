@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, make_url
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from sqla_tickets import (
     TicketArgumentError,
@@ -19,11 +21,13 @@ from sqla_tickets import (
     TicketPool,
     TicketViolation,
     drawing,
+    marks,
     moves,
 )
 from sqla_tickets.aio import pause
 from sqla_tickets.identity import SLACK
 from sqla_tickets.note import LayoutName
+from sqla_tickets.server import TicketTable
 from sqla_tickets.statements import MARKS
 from tests.drawing.conftest import OpenPool
 from tests.drawing.test_broken_promises import SET_BACK, assert_quarantined
@@ -43,6 +47,8 @@ from tests.servers import Borrower
 PLAIN = {"mariadb": "mysql+pymysql", "postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
 MYSQL_LIKE = pytest.mark.ticket_servers("mariadb", "mysql")
 CLIENTS = 6
+#: Longer than any loaded machine takes, in seconds.
+FOR_EVER = 30.0
 
 
 def marks_on(url: URL) -> dict[tuple[str, int], int]:
@@ -826,6 +832,52 @@ def test_a_silent_peer_keeps_no_draw_waiting(servers: Borrower, ticket_kind: str
     assert len(ids) == 10
     assert lasted < 10, f"{lasted:.1f} s"
     pool.dispose()
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_pool(ticket_urls).create_table("photos", layout="counter")
+    draw_some(ticket_urls)
+    lower(ticket_urls[0], "counter")
+    monkeypatch.setattr(marks._wait_until, "__defaults__", (FOR_EVER,))
+
+    async def draw_twice() -> list[object]:
+        pool = TicketPool([url.set(drivername="mysql+asyncmy") for url in ticket_urls])
+        server, peer = pool.servers
+        answers, asked, met = asyncio.Event(), list[object](), list[object]()
+        meet, use = server.meet, peer.use
+
+        def say_and_meet(table: TicketTable) -> None:
+            met.append(asyncio.current_task())
+            meet(table)
+
+        def use_late(work: Callable[..., None]) -> None:
+            asked.append(work)
+            await_only(answers.wait())
+            use(work)
+
+        monkeypatch.setattr(server, "meet", say_and_meet)
+        monkeypatch.setattr(peer, "use", use_late)
+        draws = [asyncio.ensure_future(greenlet_spawn(server.draw, "photos", 1)) for _ in range(2)]
+        await until(lambda: asked and len(met) == 2)  # one asks, the other waits for what it learns
+        first, second = sorted(draws, key=met.index)
+        first.cancel()
+        await until(lambda: len(asked) == 2 or second.done())
+        answers.set()
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        await greenlet_spawn(pool.dispose)
+        return list(outcomes)
+
+    cancelled, refused = asyncio.run(draw_twice())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(refused, TicketViolation), refused
 
 
 # -- after the repair

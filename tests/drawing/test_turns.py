@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import TicketPool, watch
-from sqla_tickets.turns import KEPT
+from sqla_tickets.connections import Connection
+from sqla_tickets.turns import KEPT, Stock
 from tests.drawing.tools import assert_unique, connections_to, fresh_pair, setting
 from tests.servers import Borrower, MySQLLike
 from tests.servers.ports import free_port
@@ -21,6 +25,8 @@ from tests.servers.ports import free_port
 #: Longer than any loaded machine takes, in seconds: a slow draw is not to be sent elsewhere.
 FOR_EVER = 30.0
 TASKS, THREADS = 200, 100
+#: Connections that are opened while others count them.
+MANY = 500
 Pair = tuple[list[MySQLLike], list[URL]]
 
 
@@ -63,6 +69,28 @@ def test_hundreds_of_tasks(crowded: Pair, driver: str) -> None:
         return drawn
 
     assert_unique(asyncio.run(draw()))
+
+
+def test_connections_are_counted_while_other_threads_open_some() -> None:
+    stock, made = Stock(), list[Connection]()
+    dbapi: Any = sqlite3.connect(":memory:")
+
+    def count() -> None:
+        while len(made) < MANY:
+            stock.has_room()
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with closing(dbapi), ThreadPoolExecutor(2) as threads:
+            counting = [threads.submit(count) for _ in range(2)]
+            for _ in range(MANY):
+                made.append(Connection(dbapi, None, 0))
+                stock.has_made(made[-1])
+    finally:
+        sys.setswitchinterval(usual)
+    for each in counting:
+        each.result()
 
 
 def test_a_hundred_threads(crowded: Pair) -> None:
