@@ -337,6 +337,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> None:
 
     Raises:
         TicketArgumentError: the pools share a server, or differ in their stride.
+        TicketTableError: a server of the target is in a cluster, where the table could not be drawn from.
         TicketError: a server failed, the source has no table, or the target has one. Call it again
             when that is mended.
     """
@@ -353,6 +354,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> None:
         )
     transfer = _Transfer(_sites(source, name), _sites(target, name))
     if transfer.is_to_be_done():
+        transfer.refuse_to_lock()
         transfer.run(target.marks.prepare(name))
 
 
@@ -396,6 +398,19 @@ class _Transfer:
             if state.kind in ("opening", "converting"):
                 raise _in_the_way(site, state)
         return True
+
+    def refuse_to_lock(self) -> None:
+        """See that every target can have the layout, while there is still a source to draw from.
+
+        Raises:
+            TicketTableError: one is in a cluster that Flickr's layout does not suit.
+        """
+        layouts: list[LayoutName] = [
+            state.layout for state in self._here.values() if isinstance(state, Live)
+        ]
+        for target in self._targets if layouts else ():
+            own = default_layout(target.server.engine.dialect.name)
+            target.refuse_to_lock(layouts[0] if own == "replace" else own)
 
     def run(self, known: int) -> None:
         """Do what is left to do.

@@ -151,6 +151,24 @@ def test_flickrs_table_is_refused(site: Site, open_pool: OpenPool) -> None:
     assert pool.next_id("photos") != before
 
 
+def test_flickrs_table_does_not_move_here(
+    site: Site, servers: Borrower, open_pool: OpenPool
+) -> None:
+    """It would be closed where it is, and could not be drawn from here."""
+    here = open_pool(site.urls(0))
+    there = [servers.fresh_database(servers.mariadb(n)) for n in (0, 1)]
+    with TicketPool(there, name="elsewhere") as elsewhere:
+        elsewhere.create_table("albums", layout="replace")
+        ids = draw_from(elsewhere, 1, 3, "albums")
+        with pytest.raises(TicketTableError, match=r"wsrep_on = ON.*layout 'counter'"):
+            moves.move(elsewhere, "albums", here)
+        ids += draw_from(elsewhere, 2, 3, "albums")
+        moves.convert(elsewhere, "albums", "counter")
+        moves.move(elsewhere, "albums", here)
+    ids += draw_from(here, 1, 3, "albums")
+    assert_unique(ids)
+
+
 def test_doctor_tells_a_node_and_what_must_not_be_drawn_from_it(
     site: Site, open_pool: OpenPool
 ) -> None:
