@@ -23,6 +23,7 @@ Severity = Literal["repeats", "stops", "advice"]
 #: What is found. Alerts may be keyed on them: a release does not rename one.
 Code = Literal[
     "flush-setting",
+    "redo-log",
     "fsync",
     "full-page-writes",
     "binary-log",
@@ -37,6 +38,7 @@ Code = Literal[
     "unreachable",
     "same-server",
     "read-only",
+    "recovery-mode",
     "in-recovery",
     "table-missing",
     "table-closed",
@@ -108,7 +110,7 @@ def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
 
 def durability(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
     value = server.variables.get("innodb_flush_log_at_trx_commit", "1")
-    if value != "1":
+    if value not in ("1", "3"):  # MariaDB's 3 flushes more often than 1
         yield (
             "flush-setting",
             "repeats",
@@ -116,6 +118,15 @@ def durability(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
             value,
             "After a crash the tickets of the last second are issued again.",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
+        )
+    if server.status.get("Innodb_redo_log_enabled") == "OFF":
+        yield (
+            "redo-log",
+            "repeats",
+            "Innodb_redo_log_enabled",
+            "OFF",
+            "After a crash the server does not start again, and its backup has old numbers.",
+            "ALTER INSTANCE ENABLE INNODB REDO_LOG.",
         )
     switches: tuple[tuple[Code, str], ...] = (
         ("fsync", "fsync"),
@@ -141,7 +152,10 @@ def binary_log(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
             "repeats",
             "sync_binlog",
             value,
-            "After a crash a replica may lack the last tickets; promoted, it issues them again.",
+            (
+                "After a crash the last tickets may be missing, on a replica and on the server itself, which"
+                " has InnoDB follow the binary log: they are issued again."
+            ),
             "SET GLOBAL sync_binlog = 1; or skip-log-bin, as a ticket server needs no replica.",
         )
 
@@ -276,6 +290,19 @@ def twins(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
 
 
 def read_only(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
+    level = server.variables.get("innodb_force_recovery", "0")
+    if level != "0":
+        yield (
+            "recovery-mode",
+            "stops",
+            "innodb_force_recovery",
+            level,
+            (
+                "It was started so that data could be saved from it: it may take no writes, and may have"
+                " skipped what a crash had left to be done."
+            ),
+            "Start it without that, and run sqla-tickets restore before it is let in.",
+        )
     for name in ("super_read_only", "read_only", "default_transaction_read_only"):
         if server.variables.get(name, "OFF").upper() not in ("OFF", "0", "NO_LOCK"):
             yield (

@@ -25,6 +25,7 @@ VARIABLES: Final = (
     "hostname",
     "information_schema_stats_expiry",
     "innodb_flush_log_at_trx_commit",
+    "innodb_force_recovery",
     "log_bin",
     "max_connections",
     "port",
@@ -35,7 +36,12 @@ VARIABLES: Final = (
     "sync_binlog",
     "wsrep_on",
 )
-STATUS: Final = ("Max_used_connections", "Ssl_cipher", "Threads_connected")
+STATUS: Final = (
+    "Innodb_redo_log_enabled",
+    "Max_used_connections",
+    "Ssl_cipher",
+    "Threads_connected",
+)
 _POSTGRESQL: Final = (
     "default_transaction_read_only",
     "fsync",

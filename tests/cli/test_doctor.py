@@ -170,6 +170,22 @@ def test_a_crash_may_forget_tickets(pair: Pair) -> None:
     assert "SET GLOBAL innodb_flush_log_at_trx_commit = 1" in done.text
 
 
+@MARIADB
+def test_a_log_that_is_flushed_more_often_than_need_be(pair: Pair) -> None:
+    with setting(pair.first, innodb_flush_log_at_trx_commit=3):
+        assert pair.findings == []
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_a_server_without_a_redo_log(pair: Pair) -> None:
+    with pair.first.administrator() as cursor:
+        cursor.execute("ALTER INSTANCE DISABLE INNODB REDO_LOG")
+        try:
+            assert pair.only("redo-log").severity == "repeats"
+        finally:
+            cursor.execute("ALTER INSTANCE ENABLE INNODB REDO_LOG")
+
+
 @MYSQL_LIKE
 def test_tables_without_a_redo_log(pair: Pair, ticket_kind: str) -> None:
     engines = ["MyISAM", "Aria" if ticket_kind == "mariadb" else "MyISAM"]
@@ -206,9 +222,16 @@ def test_an_offset_above_the_increment(pair: Pair) -> None:
 def test_a_server_with_the_wrong_options(
     pair: Pair, servers: Borrower, open_pool: OpenPool
 ) -> None:
-    """An old release, by its own account, which replicates, and writes a log that it does not flush."""
+    """An old release, by its own account, which replicates, and writes a log that it does not flush.
+
+    And somebody has forgotten that it was started to save what was left.
+    """
     bad = servers.new_mariadb(
-        "--log-bin", "--sync-binlog=0", "--version=10.1.48-MariaDB", "--server-id=7"
+        "--log-bin",
+        "--sync-binlog=0",
+        "--version=10.1.48-MariaDB",
+        "--server-id=7",
+        "--innodb-force-recovery=1",
     )
     url = servers.fresh_database(bad)
     with bad.administrator() as cursor:
@@ -217,9 +240,17 @@ def test_a_server_with_the_wrong_options(
         cursor.execute("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1")
     grant_only(bad, url, *LEAST)
     found = {f.code: f for f in examine(open_pool([pair.urls[0], url])) if f.server[-2] == "2"}
-    assert set(found) == {"old-version", "binary-log", "replica", "table-missing"}
+    assert set(found) == {
+        "old-version",
+        "binary-log",
+        "recovery-mode",
+        "replica",
+        "table-missing",
+    }
+    assert (found["recovery-mode"].severity, found["recovery-mode"].value) == ("stops", "1")
     assert (found["old-version"].severity, found["old-version"].value) == ("repeats", "10.1.48")
     assert (found["binary-log"].severity, found["binary-log"].value) == ("repeats", "0")
+    assert "on the server itself" in found["binary-log"].why
     assert found["replica"].severity == "repeats"
     assert found["table-missing"].value == "missing"
 
