@@ -207,6 +207,17 @@ class Marks:
         rows = [Mark(name, self._stride, k.offset, token, 0) for k in self._keepers]
         return max(keeper.prepare(name, rows) for keeper in self._keepers)
 
+    def kept_by(self, peer: TicketServer, name: str) -> dict[int, int] | None:
+        """The marks that a server keeps of a sequence, by the offsets of its peers.
+
+        It is waited for as for a draw's answer, and not given up before: no draw waits for this.
+
+        Returns:
+            None when it cannot tell now; nothing where it keeps none.
+        """
+        (keeper,) = (keeper for keeper in self._keepers if keeper.server is peer)
+        return keeper.kept(name)
+
     def raised(self, name: str, above: int) -> None:
         """Write that no ticket is to be ``above`` or below from now on."""
         for keeper in self._keepers:
@@ -421,6 +432,18 @@ class _Keeper:
             self._keeps_none_until = 0.0
             self._do(begin, patient=True)
         return max((mark.number for mark in found), default=0)
+
+    def kept(self, name: str) -> dict[int, int] | None:
+        """The marks of a sequence by offset, as they stand there; None when it cannot tell now."""
+        found: list[Mark] = []
+
+        def look(cursor: DBAPICursor, place: Place) -> None:
+            found[:] = _read(cursor, place, [name])
+
+        fault = self._try(look, patient=True)
+        if fault is None or fault in _HAS_NONE:
+            return {mark.offset: mark.number for mark in found}
+        return None
 
     def delete(self, name: str) -> None:
         """Delete the marks of a sequence, whoever wrote them."""

@@ -15,7 +15,7 @@ from sqla_tickets.tombstones import Live
 from .facts import PoolFacts, facts_of
 from .shards import Shard, TicketColumn
 
-__all__ = ["Anomaly", "Report", "audit"]
+__all__ = ["Anomaly", "Report", "audit", "not_read"]
 
 Kind = Literal["duplicate", "foreign", "auto_increment", "not compared"]
 #: How many ids of one kind are remembered.
@@ -31,7 +31,7 @@ class Anomaly:
     Attributes:
         kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that no ticket server
             has issued; ``"auto_increment"``: a column that still counts by itself; ``"not compared"``: a
-            ticket server was not to be asked.
+            ticket server was not to be asked, or nobody has said where the ids are.
         shards: where.
         count: how many ids.
         ids: the first of them.
@@ -60,6 +60,7 @@ class Report:
         residues: how many ids each server's residue class has, by offset.
         high_waters: the largest ticket that each server has issued, by offset.
         anomalies: what should not be.
+        without: the shards that have no such column.
     """
 
     column: str
@@ -70,6 +71,20 @@ class Report:
     residues: dict[int, int] = field(default_factory=dict[int, int])
     high_waters: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     anomalies: list[Anomaly] = field(default_factory=list[Anomaly])
+    without: list[str] = field(default_factory=list[str])
+
+
+def not_read(sequence: str) -> Report:
+    """The report of a sequence of which it is not known where its ids are."""
+    anomaly = Anomaly(
+        "not compared",
+        [],
+        0,
+        [],
+        f"No shard has a table {sequence!r} with a key of one column: no id of it was read.",
+        f"Name the column, --column TABLE.COLUMN={sequence}, or the models, --models MODULE:NAME.",
+    )
+    return Report(sequence, sequence, anomalies=[anomaly])
 
 
 def audit(
@@ -86,7 +101,8 @@ def audit(
     report = Report(str(column), column.sequence)
     begin = time.monotonic()
     there = [shard for shard in shards if shard.column(column) is not None]
-    scan = _Scan(pool.stride)
+    report.without = [str(shard) for shard in shards if shard not in there]
+    scan = _Scan(pool.stride, lambda ids: _twice(ids, there, column))
     for parts in merged([shard.pages(column) for shard in there]):
         scan.take(parts)
         progress(scan.rows, scan.largest or 0)
@@ -105,14 +121,14 @@ def audit(
 class _Scan:
     """What is remembered of the ids that were read."""
 
-    def __init__(self, stride: int) -> None:
-        self._stride = stride
+    def __init__(self, stride: int, still_twice: Callable[[Sequence[int]], list[int]]) -> None:
+        self._stride, self._still_twice = stride, still_twice
         self.rows = 0
         self.largest: int | None = None
         self.residues: Counter[int] = Counter()
         self.largest_of: dict[int, int] = {}
         self.repeated: list[int] = []
-        self.repeats = 0
+        self.more_repeats = 0
 
     def take(self, parts: Sequence[Sequence[int]]) -> None:
         """Take what all shards have between two ids; a repeated id is in there twice."""
@@ -128,9 +144,17 @@ class _Scan:
             for residue, i in dict(zip((i % stride for i in part), part, strict=True)).items():
                 self.largest_of[residue] = max(i, self.largest_of.get(residue, i))
         if len(set(ids)) < len(ids):
-            twice = sorted(i for i, n in Counter(ids).items() if n > 1)
-            self.repeats += len(twice)
-            self.repeated += twice[: EXAMPLES - len(self.repeated)]
+            for i in sorted(i for i, n in Counter(ids).items() if n > 1):
+                self._remember(i)
+
+    def _remember(self, repeated: int) -> None:
+        """Remember a repeated id, in the place of those that only were on their way between shards."""
+        if len(self.repeated) == EXAMPLES and not self.more_repeats:
+            self.repeated = self._still_twice(self.repeated)
+        if len(self.repeated) < EXAMPLES:
+            self.repeated.append(repeated)
+        else:
+            self.more_repeats += 1
 
 
 def merged(streams: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
@@ -166,17 +190,27 @@ def _high_waters(facts: PoolFacts, sequence: str) -> dict[int, int | None]:
     return found
 
 
+def _where(
+    ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn
+) -> dict[str, set[int]]:
+    """Which of some ids each shard has now."""
+    return {str(shard): shard.having(column, ids) for shard in shards}
+
+
+def _twice(ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn) -> list[int]:
+    """Those that two shards have: a row that was moved meanwhile was seen on both, and is on one."""
+    having = _where(ids, shards, column)
+    return [i for i in ids if sum(i in there for there in having.values()) > 1]
+
+
 def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> Iterator[Anomaly]:
-    if not scan.repeats:
-        return
-    having = {str(shard): shard.having(column, scan.repeated) for shard in shards}
-    # a row that was moved from one shard to another meanwhile was seen twice
-    still = [i for i in scan.repeated if sum(i in ids for ids in having.values()) > 1]
-    if still:
+    still = _twice(scan.repeated, shards, column) if scan.repeated else []
+    if still or scan.more_repeats:
+        having = _where(still, shards, column) if still else {}
         yield Anomaly(
             "duplicate",
-            [shard for shard, ids in having.items() if ids & set(still)],
-            scan.repeats - len(scan.repeated) + len(still),
+            [shard for shard, ids in having.items() if ids] or list(map(str, shards)),
+            len(still) + scan.more_repeats,
             still,
             "The same id on more than one shard.",
             "Find out who inserted them: an id of one's own, a row that was moved and not deleted, or a"

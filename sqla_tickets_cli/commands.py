@@ -198,11 +198,11 @@ def audit(
     Changes nothing, and needs little memory, however many rows there are.
     """
     with places.one() as pool:
-        opened = open_shards(shards)
-        found = [
-            _audited(pool, opened, column)
-            for column in columns_of(opened, moves.names(pool), named=columns, models=models)
-        ]
+        opened, names = open_shards(shards), moves.names(pool)
+        where = columns_of(opened, names, named=columns, models=models)
+        found = [_audited(pool, opened, column) for column in where]
+    if not (columns or models):
+        found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
     if as_json:
         click.echo(views.as_json(audit=found))
     else:
@@ -486,6 +486,6 @@ def metrics(places: Places, as_json: bool, sequences: tuple[str, ...]) -> None:
         collector = TicketCollector(*pools, ask=True, sequences=sequences)
         registry.register(collector)
         text = generate_latest(registry).decode()
-        is_well = all(record.up for pool in pools for record in pool.status(sequences))
+        is_well = all(s.is_well for s in status_.standings(pools, sequences))
     click.echo(json.dumps({"text": text}) if as_json else text, nl=as_json)
     leave(is_well)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,24 +114,38 @@ def restore(
     offset: int | None,
     margin: int,
 ) -> Plan:
-    """Raise servers above whatever may have been issued, as far as anybody knows of it."""
-    known: list[tuple[int, str]] = []
+    """Raise servers above whatever may have been issued, as far as anybody knows of it.
+
+    Raises:
+        TicketArgumentError: nobody knows, as those who could tell do not answer.
+    """
     servers = [s for s in pool.servers if offset in (None, s.offset)]
     if not servers:
         raise TicketArgumentError(f"{pool.name!r} has no server of the offset {offset}")
-    for server in pool.servers:
-        known += _told_by(pool, server, name)
-    for column in columns:
-        for shard in shards:
-            largest = shard.largest(column)
-            if largest is not None:
-                known.append((largest, f"the largest {column} on {shard}"))
+    states = moves.survey(pool, name)
+    kept = {server: pool.marks.kept_by(server, name) for server in pool.servers}
+    known = [told for server, state in states.items() for told in _told_by(server, state, kept)]
+    ids = [told for column in columns for told in _told_by_shards(shards, column)]
+    known += ids
     if not known:
         raise TicketArgumentError(
             f"nothing is known of {name!r}: name the application's databases with --shard"
         )
+    silent = [s for s, state in states.items() if isinstance(state, TicketError) or kept[s] is None]
+    if silent and not ids and not any(_mark_of(server, kept) for server in servers):
+        raise TicketArgumentError(
+            f"who could tell what {_listed(servers)} had issued of {name!r} cannot be asked:"
+            f" {_listed(silent)}. Mend that first, or name all of the application's databases with"
+            " --shard"
+        )
     highest, origin = max(known)
     words = [f"{text}: {number}" for number, text in known]
+    words += [f"NOT KNOWN: what {server} could tell, which cannot be asked" for server in silent]
+    if shards and not columns:
+        words.append(
+            f"NOT KNOWN: which ids of {name!r} are on the shards; name the column with --column"
+            f" TABLE.COLUMN={name}"
+        )
     words.append(f"the highest is {highest}, {origin}; {margin} more for what nobody has told")
     words += [f"raise {name!r} on {server} above {highest + margin}" for server in servers]
 
@@ -146,15 +160,34 @@ def restore(
     return Plan(words, run)
 
 
-def _told_by(pool: TicketPool, server: TicketServer, name: str) -> list[tuple[int, str]]:
+#: By server, the marks of its peers that it keeps; None of one that cannot be asked.
+Kept = Mapping[TicketServer, "Mapping[int, int] | None"]
+
+
+def _told_by(
+    server: TicketServer, state: State | TicketError, kept: Kept
+) -> Iterator[tuple[int, str]]:
     """What a server shows, and what its peers have written down of it."""
-    found: list[tuple[int, str]] = []
-    state = moves.survey(pool, name)[server]
     if isinstance(state, Live) and state.number is not None:
-        found.append((state.number, f"the number on {server}"))
-    server.meet(server.table(name))
-    mark = server.table(name).mark
-    return [*found, (mark, f"what its peers have of {server}")] if mark else found
+        yield state.number, f"the number on {server}"
+    mark = _mark_of(server, kept)
+    if mark:
+        yield mark, f"what its peers have of {server}"
+
+
+def _mark_of(server: TicketServer, kept: Kept) -> int:
+    return max((marks.get(server.offset or 0, 0) for marks in kept.values() if marks), default=0)
+
+
+def _told_by_shards(shards: Sequence[Shard], column: TicketColumn) -> Iterator[tuple[int, str]]:
+    for shard in shards:
+        largest = shard.largest(column)
+        if largest is not None:
+            yield largest, f"the largest {column} on {shard}"
+
+
+def _listed(servers: Iterable[TicketServer]) -> str:
+    return ", ".join(map(str, servers))
 
 
 # -- more servers, and fewer

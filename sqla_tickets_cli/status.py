@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sqla_tickets import TicketError, TicketPool, TicketStatus, moves
+from sqla_tickets import TicketError, TicketPool, TicketServer, TicketStatus, moves
 from sqla_tickets.note import LayoutName
 from sqla_tickets.statements import largest_ticket
+from sqla_tickets.status import NodeLease
 
 __all__ = ["LARGEST_IN_JAVASCRIPT", "Node", "Standing", "nodes", "standings"]
 
@@ -25,7 +26,7 @@ class Standing:
 
     Attributes:
         pool: the pool's name.
-        sequence: its name.
+        sequence: its name; empty where no server answers that could tell of one.
         server: the server's name, without user and password.
         up: whether it answered just now, about this table.
         last_ticket: the largest ticket that its table shows.
@@ -76,26 +77,14 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Node:
-    """A node number, for ids that are made in a process, which was ever leased.
+class Node(NodeLease):
+    """A node number, for ids that are made in a process, which was ever leased from a pool.
 
     Attributes:
         pool: the pool's name.
-        node: the number.
-        server: that leases it, without user and password.
-        holder: host and process of its owner, or of its last one.
-        is_live: whether it has an owner whose lease has not ended by the server's clock.
-        expires: when the lease ends, or has ended, by the server's clock.
-        horizon: the latest time that an id of this number may have.
     """
 
     pool: str
-    node: int
-    server: str
-    holder: str
-    is_live: bool
-    expires: dt.datetime
-    horizon: dt.datetime
 
 
 def nodes(pools: Sequence[TicketPool]) -> list[Node]:
@@ -103,7 +92,7 @@ def nodes(pools: Sequence[TicketPool]) -> list[Node]:
     found: list[Node] = []
     for pool in pools:
         with contextlib.suppress(TicketError):  # most pools have no such table
-            found += [Node(pool.name, **asdict(lease)) for lease in pool.node_leases()]
+            found += [Node(**asdict(lease), pool=pool.name) for lease in pool.node_leases()]
     return found
 
 
@@ -137,7 +126,43 @@ def standings(
             _standing(pool, record, rates.get((record.sequence, record.server)))
             for record in records
         ]
+        if not records:
+            found += _silent(pool)
     return [replace(s, lead=_lead(s, found)) for s in found]
+
+
+def _silent(pool: TicketPool) -> list[Standing]:
+    """The servers that do not answer, of a pool of which no sequence is known."""
+    found: list[Standing] = []
+    for server in pool.servers:
+        try:
+            server.do("", lambda cursor, place: None)
+        except TicketError as error:
+            found.append(_down(pool, server, str(error)))
+    return found
+
+
+def _down(pool: TicketPool, server: TicketServer, error: str) -> Standing:
+    return Standing(
+        pool=pool.name,
+        sequence="",
+        server=str(server),
+        up=False,
+        last_ticket=None,
+        layout=None,
+        stride=pool.stride,
+        offset=server.offset or 0,
+        bits=64,
+        is_foreign=False,
+        mark=None,
+        lead=None,
+        rate=None,
+        left=None,
+        runs_out=None,
+        left_in_javascript=None,
+        runs_out_in_javascript=None,
+        error=error,
+    )
 
 
 def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] | None) -> Standing:

@@ -111,7 +111,13 @@ def _status_table(standings: Sequence[Standing]) -> RenderableType:
         before = s.pool, s.sequence
     if not standings:
         return Text("No sequence is known here. Create one, or name a foreign one.")
-    return Group(table, _list((_state(s), _remedy(s)) for s in standings if not s.is_well))
+    drawn_from = {(s.pool, s.sequence) for s in standings if s.is_well}
+    remedies = (
+        (_state(s), _remedy(s, (s.pool, s.sequence) in drawn_from))
+        for s in standings
+        if not s.is_well
+    )
+    return Group(table, _list(remedies))
 
 
 def _in_javascript(s: Standing) -> str:
@@ -138,8 +144,8 @@ def _state(s: Standing) -> Text:
     return Text("up", "green") if s.up else Text("DOWN", "bold red")
 
 
-def _remedy(s: Standing) -> Text:
-    what = f"{s.sequence!r} on {s.server}"
+def _remedy(s: Standing, others_are_well: bool) -> Text:
+    what = f"{s.sequence!r} on {s.server}" if s.sequence else s.server
     if s.is_set_back:
         why = f"It has issued {s.mark:,}, as its peers know, and would issue that again."
         return _words(
@@ -148,12 +154,12 @@ def _remedy(s: Standing) -> Text:
             why,
             f"sqla-tickets restore --offset {s.offset}, before anybody draws from it.",
         )
-    return _words(
-        "",
-        what,
-        str(s.error),
-        "sqla-tickets doctor looks further; the other servers are drawn from.",
+    meanwhile = (
+        "the other servers are drawn from."
+        if others_are_well
+        else "nothing can be drawn until a server is back."
     )
+    return _words("", what, str(s.error), f"sqla-tickets doctor looks further; {meanwhile}")
 
 
 def _place(s: Standing) -> str:
@@ -223,6 +229,8 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
                 str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high
             )
         parts.append(table)
+        if r.without:
+            parts.append(Text(f"No such column on {', '.join(r.without)}.\n", "yellow"))
         if not r.anomalies:
             parts.append(Text("No id twice, and none that no ticket server has issued.\n", "green"))
         parts.append(_list((Text(a.kind.upper(), "bold red"), _anomaly(a)) for a in r.anomalies))

@@ -159,6 +159,52 @@ def test_a_row_that_moved_meanwhile_is_no_duplicate(
 
 
 @pytest.mark.app_databases("sqlite")
+def test_a_duplicate_behind_many_rows_that_moved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than are remembered, so that it would be forgotten."""
+    moved = [site.first + SHARDS * n + 1 for n in range(150)]
+    for number in [*moved, twice := site.first + ROWS - 3]:
+        site.insert(0, number)
+    read = Shard.having
+
+    def having(self: Shard, where: TicketColumn, wanted: list[int]) -> set[int]:
+        run(site.urls[0], f"DELETE FROM photos WHERE title = 'planted' AND id <= {moved[-1]}")
+        return read(self, where, wanted)
+
+    monkeypatch.setattr(Shard, "having", having)
+    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    assert (anomaly.kind, anomaly.count, anomaly.ids) == ("duplicate", 1, [twice])
+
+
+@pytest.mark.app_databases("sqlite")
+def test_many_duplicates_are_counted(site: Site) -> None:
+    copied = f"SELECT id, title FROM other.photos WHERE id < {site.first + SHARDS * 250}"
+    attached = f"ATTACH '{site.urls[1].database}' AS other"
+    run(site.urls[0], attached, f"INSERT INTO photos {copied}")
+    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    assert (anomaly.kind, anomaly.count, len(anomaly.ids)) == ("duplicate", 250, 100)
+    assert anomaly.shards == [str(site.shards[n]) for n in (0, 1)]
+
+
+@pytest.mark.app_databases("sqlite")
+def test_what_was_not_read_is_told(site: Site, tmp_path: Path) -> None:
+    """A sequence whose ids nobody has found, and a database that has no such table."""
+    site.pool.create_table("people")
+    empty = ("--shard", f"sqlite:///{tmp_path}/empty.db")
+    photos, people = run_cli(*site.arguments, *empty, "--json").json["audit"]
+    assert (photos["anomalies"], photos["rows"]) == ([], ROWS)
+    assert photos["without"] == [f"sqlite:///{tmp_path}/empty.db"]
+    assert people["sequence"] == "people"
+    assert [a["kind"] for a in people["anomalies"]] == ["not compared"]
+    done = run_cli(*site.arguments, *empty)
+    assert done.code == 1
+    assert "No such column on sqlite" in done.text
+    assert "--column TABLE.COLUMN=people" in done.text
+    assert run_cli(*site.arguments, "--column", "photos.id").code == 0
+
+
+@pytest.mark.app_databases("sqlite")
 def test_what_is_read_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards_, "PAGE", 500)
     audit(site.pool, site.shards, PHOTOS)  # what is made once for a process

@@ -230,6 +230,33 @@ def test_restore_goes_by_what_is_known(
     assert min(pool.next_ids("photos", 3)) > 98765
 
 
+@SQLITE
+def test_restore_says_what_nobody_could_tell(
+    pool: TicketPool, ticket_urls: list[URL], tmp_path: Path
+) -> None:
+    """A server whose peer is down has nobody to say how far it had come, but the shards."""
+    pool.create_table("people")
+    pool.raise_above("photos", 100)
+    down = URL.create("sqlite", database=f"{tmp_path}/no/where.db")
+    on = options([ticket_urls[0], down])
+    before = standing(options(ticket_urls))
+    refused = run_cli("restore", "photos", "--offset", 1, *on)
+    assert refused.code == 3
+    assert "cannot be asked" in refused.text
+    assert standing(options(ticket_urls)) == before
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", "INSERT INTO photos VALUES (98765)")
+    shards = ("--shard", shard.render_as_string(False))
+    done = run_cli("restore", "photos", "--offset", 1, *shards, *on)
+    assert done.code == 0, done.text
+    assert f"NOT KNOWN: what sqlite:///{down.database}" in done.text
+    assert standing(options(ticket_urls))[0] > 98765
+    done = run_cli("restore", *shards, *options(ticket_urls))
+    assert done.code == 0, done.text
+    assert done.text.count("NOT KNOWN") == 1
+    assert "--column TABLE.COLUMN=people" in done.text
+
+
 def test_a_server_that_is_down_stops_what_needs_all(tmp_path: Path) -> None:
     nowhere = ["--server", f"sqlite:///{tmp_path}/no/where.db", "--server", "sqlite:///other.db"]
     for command in (

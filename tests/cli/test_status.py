@@ -125,6 +125,7 @@ def test_who_leases_which_node_number(
     assert (shown.code, listed.code) == (0, 0)
     found = listed.json["nodes"]
     (live,) = (node for node in found if node["is_live"])
+    assert set(live) == {"pool", "node", "server", "holder", "is_live", "expires", "horizon"}
     assert live["pool"] == "default"
     assert live["holder"] == f"{socket.gethostname()}:{os.getpid()}"
     assert live["server"] in map(str, pool.servers)
@@ -218,6 +219,28 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
     assert up[1] == (True, None)
     assert up[2][0] is False
     assert str(servers.mariadb(1).port) in up[2][1]
+
+
+def test_no_server_is_up(tmp_path: Path) -> None:
+    """Nobody can tell then which sequences there are, and all is not well."""
+    nowhere = [URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", n, "x") for n in (1, 2)]
+    done = run_cli("status", *options(nowhere), "--over", 0)
+    assert done.code == 1
+    assert done.text.count("DOWN") == 4
+    assert "nothing can be drawn" in done.text
+    assert PASSWORD not in done.text
+    listed = run_cli("status", *options(nowhere), "--over", 0, "--json")
+    assert listed.code == 1
+    assert [(s["sequence"], s["offset"], s["up"]) for s in listed.json["status"]] == [
+        ("", 1, False),
+        ("", 2, False),
+    ]
+    assert run_cli("metrics", *options(nowhere)).code == 1
+    # one that is up and has no sequence yet
+    empty = URL.create("sqlite", database=str(tmp_path / "empty.db"))
+    done = run_cli("status", *options([empty, nowhere[1]]), "--over", 0, "--json")
+    assert (done.code, [s["offset"] for s in done.json["status"]]) == (1, [2])
+    assert run_cli("status", *options([empty]), "--over", 0).code == 0
 
 
 def test_servers_are_found_where_the_migrations_find_them(
