@@ -111,7 +111,6 @@ def joining(urls: list[URL]) -> list[str]:
     return [word for url in urls for word in ("--add", url.render_as_string(False))]
 
 
-@pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
 def test_from_two_to_four_and_back_while_all_draw(
     urls: list[URL],
     ticket_kind: str,
