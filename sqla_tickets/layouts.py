@@ -152,7 +152,7 @@ def _block(first: int, last: int, stride: int) -> range:
 def counter_is_kept(dialect: Dialect) -> bool:
     """Whether AUTO_INCREMENT outlives a restart, and follows ids that are named.
 
-    That is so from MySQL 8.0 (manual 17.6.1.6) and MariaDB 10.2.4 (MDEV-6076) on.
+    That is so from MySQL 8.0 (manual, "AUTO_INCREMENT Handling in InnoDB") and MariaDB 10.2.4 (MDEV-6076) on.
     """
     since = (10, 2, 4) if getattr(dialect, "is_mariadb", False) else (8, 0)
     version = dialect.server_version_info

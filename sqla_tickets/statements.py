@@ -183,7 +183,7 @@ class ReplaceTicket(_Statement):
     """Flickr's statement. The ticket is in the OK packet, which is the cursor's ``lastrowid``.
 
     Stride and offset travel with the statement, so that no session variable has to be right: a
-    ``SET_VAR`` hint on MySQL (manual 10.9.3), ``SET STATEMENT`` on MariaDB.
+    ``SET_VAR`` hint on MySQL (manual, "Optimizer Hints"), ``SET STATEMENT`` on MariaDB.
     """
 
     def __init__(self, name: str, stride: int, offset: int) -> None:

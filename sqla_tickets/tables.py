@@ -152,7 +152,7 @@ def _check_memory(place: Place, name: str, layout: LayoutName) -> None:
 def check_locks(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> None:
     """Refuse Flickr's table where others write on other machines, whom ``LOCK TABLES`` does not lock out.
 
-    MariaDB manual, "Galera Cluster - Known Limitations"; MySQL manual 20.3.2, "Group Replication
+    MariaDB manual, "MariaDB Galera Cluster - Known Limitations"; MySQL manual, "Group Replication
     Limitations".
 
     Raises:
@@ -271,7 +271,7 @@ def follows(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) ->
 
     A plain SELECT may show less: a proxy that sends it to a replica, a row of Flickr's table that
     was written by whoever drew earlier. Nor does information_schema know: it shows what was true a day
-    ago (MySQL manual 28.3.38, ``information_schema_stats_expiry``).
+    ago (MySQL manual, ``information_schema_stats_expiry``).
     """
     if layout == "counter":
         statement = Compiled(LastTicket(name, layout), place.dialect)
