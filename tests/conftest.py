@@ -9,6 +9,7 @@ The variable `TICKETS_MYSQL_IMAGE` names the Docker image of MySQL.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from sqlalchemy import URL
 from sqla_tickets.grants import Role
 from tests.servers import KINDS, Borrower, Fleet, MariaDB, MySQL, PostgreSQL
 
+# PyMySQL reads all authorities that the machine trusts, for each connection: ten times as long as the
+# rest of it takes. No test trusts one of them, nor does a program that one starts.
+os.environ["SSL_CERT_FILE"] = os.devnull
 # Which mark narrows which parametrised fixture.
 _MARKS = {"ticket_kind": "ticket_servers", "app_kind": "app_databases"}
 

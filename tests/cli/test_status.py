@@ -158,14 +158,15 @@ def test_watching_until_ctrl_c(pool: TicketPool, on: list[str]) -> None:
 
 @contextmanager
 def in_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a command in a terminal of its own, 200 columns wide; the end that a person sits at."""
+    """Run a command in a terminal of its own, wide enough for long names; the end of a person."""
     here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C; which a shell
-    # lets what it runs in the background ignore
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
+    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C and a hang-up
+    # when these tests are killed; which a shell, and `nohup`, let what they run ignore
     own = (
-        "import os, signal, sys; os.open(os.ttyname(0), os.O_RDWR);"
-        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR);"
+        "os.execv(sys.argv[1], sys.argv[1:])"
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(

@@ -39,7 +39,11 @@ def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("packages")
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     place = ["--target", str(folder), "--no-deps", f"alembic=={request.param}"]
-    done = subprocess.run([sys.executable, *install, *place], capture_output=True, text=True)
+    # the registry is one of those whom this machine trusts, other than the tests' servers
+    trusting = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    done = subprocess.run(
+        [sys.executable, *install, *place], capture_output=True, text=True, env=trusting
+    )
     assert done.returncode == 0, done.stderr
     declare_entry_point(folder)
     return folder

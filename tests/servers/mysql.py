@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import tarfile
+import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,11 @@ _REMOVE = (
 )
 
 
+class _Container(MySqlContainer):
+    def _connect(self) -> None:
+        """Leave the waiting to `wait_until`, which asks the server instead of reading its log once a second."""
+
+
 class MySQL(MySQLLike):
     """A MySQL server with its stock settings, durable, and small."""
 
@@ -38,17 +44,23 @@ class MySQL(MySQLLike):
     def __init__(self, guardian: Guardian, options: Sequence[str] = ()) -> None:
         image = require_image()
         self._guardian = guardian
+        # Known before there is one, so that it is removed whenever these tests are killed.
+        self._name = f"tickets-{uuid.uuid4().hex[:12]}"
         self._order = 0
         self._started = False
         self._frozen = False
         self._copy: Folder | None = None
         # Docker would choose another one after each restart.
         self.port = free_port()
-        self._container = MySqlContainer(
+        self._container = _Container(
             image, username=USER, password=PASSWORD, root_password=PASSWORD, dbname=USER
-        )
+        ).with_name(self._name)
+        self._folder = _folder(guardian)
         # Not every image has a volume for its data, which another container can copy.
-        started_with: dict[str, object] = {"mounts": [Mount(_DATA, None)]}
+        mount = Mount(_DATA, None)
+        if self._folder is not None:
+            mount = Mount(_DATA, str(self._folder.path / "data"), type="bind")
+        started_with: dict[str, object] = {"mounts": [mount]}
         if _is_local():
             # Docker's proxy would go on listening for a server that was killed, and say nothing.
             started_with["network_mode"] = "host"
@@ -85,10 +97,9 @@ class MySQL(MySQLLike):
         if self._started:
             self._container.get_wrapped_container().start()
         else:
+            self._order = self._guardian.promise([sys.executable, "-c", _REMOVE, self._name])
             self._container.start()
             self._started = True
-            name = self._container.get_container_id()
-            self._order = self._guardian.promise([sys.executable, "-c", _REMOVE, name])
         self.host = "127.0.0.1" if _is_local() else self._container.get_container_host_ip()
         wait_until(self.answers, self._death)
 
@@ -160,6 +171,8 @@ class MySQL(MySQLLike):
         if not self._started:
             return
         self._container.stop()
+        if self._folder is not None:
+            self._folder.remove()
         self._started = False
         self._guardian.withdraw(self._order)
 
@@ -173,6 +186,17 @@ class MySQL(MySQLLike):
             return None
         out, err = self._container.get_logs()
         return f"{self.kind} ended while starting: {(out + err).decode()[-2000:]}"
+
+
+def _folder(guardian: Guardian) -> Folder | None:
+    """A folder where the other servers have theirs; None where this user could not remove it again."""
+    if not _is_local() or os.geteuid() != 0:
+        return None
+    folder = Folder(guardian)
+    (folder.path / "data").mkdir()
+    # The server is another user.
+    folder.path.chmod(0o755)
+    return folder
 
 
 def _is_local() -> bool:

@@ -49,14 +49,14 @@ def layout_for(processes: int) -> BitLayout:
 
 
 def work(journal: Path, bits: int, urls: Sequence[str]) -> None:
-    """Make ids until killed, and write down each run: before, after, lease, id."""
+    """Make ids until killed, or alone, and write down each run: before, after, lease, id."""
     # libfaketime does not let pass what Python sleeps with
     setattr(time, "sleep", _sleep)  # noqa: B010  # of another type to type checkers
     layout = BitLayout(41, bits, 12, epoch=1288834974657)
     pool = TicketPool(urls, node_lease=LEASE)
-    chooser = random.Random()
+    chooser, parent = random.Random(), os.getppid()
     made = pool.snowflakes("photos", layout)
-    while True:
+    while os.getppid() == parent:
         if chooser.random() < 0.005 and os.fork() == 0:
             journal = journal.with_name(f"{journal.name}-{os.getpid()}")
             _make(pool, journal, bits, chooser.randrange(1, 50), chooser)
@@ -290,6 +290,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         journal, bits, *texts = sys.argv[2:]
         work(Path(journal), int(bits), texts)
+        return 0
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
