@@ -217,7 +217,8 @@ def _accept(
         last = block[-1]
     if last > largest_ticket(64):
         raise server.failed(table.name, Fault.EXHAUSTED, None)
-    server.has_answered(table, last)
+    if not server.has_answered(table, blocks):
+        raise _repeated(server, table, blocks[0][0])
     return blocks
 
 
@@ -230,6 +231,13 @@ def _set_back(server: TicketServer, table: TicketTable, last: int, found: int) -
         expected = f"a ticket above {last}, {before}, as its peers know"
     why = "was it restored from a backup, promoted, truncated or altered?"
     least = server.distrust(table, last)
+    return _violated(server, table, "regression", expected, f"{found}: {why}", least)
+
+
+def _repeated(server: TicketServer, table: TicketTable, found: int) -> TicketViolation:
+    expected = "a ticket that no other draw was given at the same time"
+    why = "do two servers answer at its address?"
+    least = server.distrust(table, table.high_water)
     return _violated(server, table, "regression", expected, f"{found}: {why}", least)
 
 

@@ -12,6 +12,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import ref
@@ -51,6 +52,9 @@ T = TypeVar("T")
 #: How many tickets of one server its peers may not know of yet, in all processes together.
 UNTOLD: Final = 100_000
 
+#: How many blocks of a table are compared with one that comes late.
+REMEMBERED: Final = 128
+
 #: Async drivers without a read time-out.
 NEVER_TIMES_OUT: Final = ("aiomysql",)
 
@@ -66,6 +70,8 @@ class TicketTable:
             peers; 0 before the first.
         seen: the largest number that its row has shown in this epoch. InnoDB shows what is committed before
             it is on disk: a crash may take it back, which nobody had received then.
+        received: the last blocks that this process has received. Of two draws under way at the same time, the
+            high water does not tell that they were given the same ones.
         mark: the largest ticket that the server's peers have told of.
         write_at: the high water from which on the peers are to know it soon.
         stood: the number that its row had when it was looked at last.
@@ -82,6 +88,7 @@ class TicketTable:
         self.layout: Layout | None = None
         self.note: Note | None = None
         self.high_water = self.seen = self.mark = self.write_at = self.stood = 0
+        self.received: deque[range] = deque(maxlen=REMEMBERED)
         self.epoch = 0
         self.met = 0.0
         self.draws = self.errors = 0
@@ -92,6 +99,13 @@ class TicketTable:
     def known(self) -> int:
         """Above what the next ticket has to be."""
         return max(self.high_water, self.seen)
+
+    def has(self, blocks: list[range]) -> bool:
+        """Whether a ticket of these was received before, as far as that is remembered."""
+        if blocks[0][0] > self.high_water:
+            return False
+        # dense progressions of one residue class share a number when they overlap
+        return any(b[0] <= r[-1] and r[0] <= b[-1] for r in self.received for b in blocks)
 
 
 class TicketServer:
@@ -552,10 +566,17 @@ class TicketServer:
             " or does somebody hold the ticket table?"
         )
 
-    def has_answered(self, table: TicketTable, last: int) -> None:
-        """Remember its newest ticket, which every later one has to be above, and that all is well."""
+    def has_answered(self, table: TicketTable, blocks: list[range]) -> bool:
+        """Remember its newest tickets, which every later one has to be above, and that all is well.
+
+        Returns:
+            False, and nothing is remembered, when another draw was given one of them at the same time.
+        """
         with self._lock:
-            table.high_water = max(table.high_water, last)
+            if table.has(blocks):
+                return False
+            table.received.extend(blocks)
+            table.high_water = max(table.high_water, blocks[-1][-1])
             table.draws += 1
         table.answered = self.alive_at = time.monotonic()
         self.breaker.reset()
@@ -563,6 +584,7 @@ class TicketServer:
         marks = self._marks()
         if marks is not None:
             marks.drawn(self, table)
+        return True
 
     def close(self) -> None:
         """Close every idle connection."""

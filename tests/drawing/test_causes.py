@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.dialects import mysql
+from sqlalchemy.engine.interfaces import DBAPICursor
 
-from sqla_tickets import TicketPool, TicketSequence, TicketTableError, moves
+from sqla_tickets import TicketPool, TicketSequence, TicketTableError, TicketViolation, moves
 from sqla_tickets.layouts import counter_is_kept
 from sqla_tickets.note import LayoutName
 from tests.drawing.conftest import OpenPool
@@ -194,6 +197,48 @@ def test_two_primaries_behind_one_address(
     ids += [pool.next_id("photos") for _ in range(6)]
     assert_unique(ids)
     assert_quarantined(pool, caplog, "expected a ticket above")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_primaries_that_answer_at_the_same_time(
+    servers: Borrower,
+    open_pool: OpenPool,
+    layout: LayoutName,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, second, urls = fresh_pair(servers, "mariadb")
+    twin = servers.fresh_database(second)
+    address = Address(urls[0])
+    pool, of_the_twin = open_pool([address.engine, urls[1]]), open_pool([twin, urls[1]])
+    pool.create_table("photos", layout=layout)
+    of_the_twin.create_table("photos", layout=layout)
+    server = pool.servers[0]
+    server.last_ticket("photos")
+    found = server.table("photos").layout
+    assert found is not None
+    draw, answered, other_has_drawn = found.draw, threading.Event(), threading.Event()
+
+    def draw_and_be_late(cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+        blocks = draw(cursor, n, lock=lock)
+        if not answered.is_set():
+            answered.set()
+            other_has_drawn.wait()
+        return blocks
+
+    monkeypatch.setattr(found, "draw", draw_and_be_late)
+    with ThreadPoolExecutor(1) as thread:
+        late = thread.submit(server.draw, "photos", 3)
+        assert answered.wait(30)
+        address.url = twin
+        try:
+            drawn = server.draw("photos", 1)
+        finally:
+            other_has_drawn.set()
+        with pytest.raises(TicketViolation, match="do two servers answer"):
+            late.result()
+    assert drawn == [range(3, 5, 2)]
+    assert_quarantined(pool, caplog, "given at the same time", "two servers")
 
 
 @pytest.mark.filterwarnings("ignore:MariaDB .* before 10.2.9")
