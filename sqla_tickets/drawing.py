@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS: Final = 30
 #: Seconds without a draw after which a table is met anew: others may know better by now.
 IDLE: Final = 30.0
+#: Seconds for which single tickets queue for the lock of a table, after one of them had waited in vain.
+CROWDED: Final = 10.0
 #: How often one draw looks again at a table whose columns are not what they were a moment ago.
 LOOKS: Final = 5
 
@@ -69,6 +71,9 @@ def _attempt(
         _leave(server, connection, flight)
         raise _silent(server, table, flight, connection.reused)
     layout = table.layout if table.name in connection.known_tables else None
+    # a block needs the table's lock, a single ticket none: but behind many blocks it waits for ever without,
+    # and where a reader keeps the lock away, a block with it
+    lock = Fault.BUSY not in met if n > 1 else flight.since < table.crowded
     try:
         if table.epoch != server.epoch or flight.since - max(table.answered, table.met) > IDLE:
             flight.leave()  # others are waited for
@@ -79,7 +84,7 @@ def _attempt(
             flight.board(connection)  # looking at a table takes longer than a draw
         before = table.known
         _see_that_they_fit(server, table, n)
-        blocks = layout.draw(connection.cursor, n, lock=Fault.BUSY not in met)
+        blocks = layout.draw(connection.cursor, n, lock=lock)
     except TicketError as error:
         _leave(server, connection, flight)
         if isinstance(error, TicketTableError) and not isinstance(error, TicketTableMoved):
@@ -90,7 +95,8 @@ def _attempt(
         if fault is Fault.TIMEOUT:
             connection.cut()  # some drivers would wait for an answer to their good-bye, too
         # only this error can have left no lock and no answer behind
-        is_one_statement = n == 1 or (layout is not None and layout.name == "counter")
+        counts = layout is not None and layout.name == "counter"
+        is_one_statement = counts or (n == 1 and not lock)
         _leave(server, connection, flight, keep=fault is Fault.AGAIN and is_one_statement)
         if flight.was_cut is not None:
             raise _silent(server, table, flight, connection.reused) from error
@@ -98,6 +104,8 @@ def _attempt(
             if fault is Fault.TIMEOUT:
                 raise _timed_out(server, table, flight, error, connection.reused) from error
             raise server.failed(table.name, fault, error) from error
+        if fault is Fault.BUSY and n == 1:
+            table.crowded = 0.0 if lock else time.monotonic() + CROWDED
         met.append(fault)
         return None
     except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way

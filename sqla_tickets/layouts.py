@@ -45,7 +45,7 @@ class Layout(Protocol):
         Args:
             cursor: of a connection in autocommit. After an error the connection may hold a lock.
             n: how many are wanted.
-            lock: False after the table's lock could not be had.
+            lock: whether to draw under the table's lock, where there is one and it can be had.
         """
         ...
 
@@ -70,7 +70,7 @@ class ReplaceLayout:
         self._one_packet = True
 
     def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
-        if n > 1 and lock and self._may_lock:
+        if lock and self._may_lock:
             return [self._draw_block(cursor, n)]
         blocks = [self._draw_one(cursor) for _ in range(min(n, FEW))]
         return [] if range(0) in blocks else blocks

@@ -80,6 +80,7 @@ class TicketTable:
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
+        crowded: until when single tickets queue for the table's lock, too, by ``time.monotonic()``.
         breaker: for what is wrong with this table alone.
     """
 
@@ -92,7 +93,7 @@ class TicketTable:
         self.epoch = 0
         self.met = 0.0
         self.draws = self.errors = 0
-        self.answered = 0.0
+        self.answered = self.crowded = 0.0
         self.breaker = Breaker()
 
     @property

@@ -13,6 +13,7 @@ from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from .errors import TicketTableError, TicketTableMissing, TicketTableMoved
+from .faults import Fault, fault_of
 from .layouts import counter_is_kept
 from .note import LayoutName, Note, Tombstone
 from .statements import (
@@ -21,8 +22,10 @@ from .statements import (
     DropTicketTable,
     FindTicketTable,
     LastTicket,
+    LockTicketTable,
     NoteTicketTable,
     SeedTicketTable,
+    UnlockTables,
 )
 
 __all__ = [
@@ -261,6 +264,20 @@ def check_residue(place: Place, name: str, last: int) -> None:
 
 def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int | None:
     """The number in the table's row; None when there is no row."""
+    try:
+        return _read(cursor, place, name, layout)
+    except Exception as error:
+        if layout != "replace" or fault_of(error) is not Fault.BUSY:
+            raise
+    # behind those who draw blocks a reader waits for ever, and only who asks for their lock has his turn
+    _send(cursor, place, LockTicketTable(name))
+    try:
+        return _read(cursor, place, name, layout)
+    finally:
+        _send(cursor, place, UnlockTables(name))
+
+
+def _read(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int | None:
     _send(cursor, place, LastTicket(name, layout))
     rows = cursor.fetchall()
     return int(rows[0][0]) if rows else None

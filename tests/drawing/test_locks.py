@@ -179,6 +179,33 @@ def test_singles_need_no_lock(servers: Borrower, open_pool: OpenPool, kind: str)
     assert_unique(ids)
 
 
+def test_single_tickets_are_drawn_beside_many_blocks(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    """Whoever waits for the table's lock goes before whoever only writes or reads."""
+    first, _, urls = fresh_pair(servers, kind)
+    open_pool(urls).create_table("photos")
+    over = threading.Event()
+
+    def draw_blocks(_: int) -> None:
+        with first.administrator() as cursor:
+            while not over.is_set():
+                cursor.execute(f"LOCK TABLES `{urls[0].database}`.photos WRITE")
+                cursor.execute("DO SLEEP(0.02)")
+                cursor.execute("UNLOCK TABLES")
+
+    pool = open_pool([urls[0]], stride=2)
+    with ThreadPoolExecutor(6) as threads:
+        blocks = [threads.submit(draw_blocks, n) for n in range(6)]
+        try:
+            ids = [pool.next_id("photos") for _ in range(5)]
+        finally:
+            over.set()
+        for each in blocks:
+            each.result()
+    assert_unique(ids)
+
+
 def test_a_draw_that_outlives_its_pool_leaves_no_connection(
     servers: Borrower, open_pool: OpenPool, kind: str
 ) -> None:
