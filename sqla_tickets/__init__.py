@@ -94,13 +94,13 @@ from .errors import (
     TicketViolation,
     TicketWarning,
 )
-from .pool import TicketPool
 from .sequence import TicketSequence
-from .server import TicketServer
 
 if TYPE_CHECKING:
     from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
     from .early import EarlyDefault, UUIDSequence
+    from .pool import TicketPool
+    from .server import TicketServer
     from .shard_function import ShardIdFunction
     from .snowflake import Snowflakes, SnowflakeSequence
     from .status import NodeLease, TicketStatus
@@ -138,7 +138,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Whoever only draws tickets need not wait for these at the start: they are imported when they are asked for.
+# Whoever only declares models need not wait for these at the start: they are imported when they are asked for.
 _LATER = {
     **dict.fromkeys(
         ("FLAKE", "INSTAGRAM", "SNOWFLAKE", "SONYFLAKE", "BitLayout", "Decoded"), "bits"
@@ -147,6 +147,8 @@ _LATER = {
     "ShardIdFunction": "shard_function",
     **dict.fromkeys(("SnowflakeSequence", "Snowflakes"), "snowflake"),
     **dict.fromkeys(("NodeLease", "TicketStatus"), "status"),
+    "TicketPool": "pool",
+    "TicketServer": "server",
 }
 
 
