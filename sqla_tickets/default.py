@@ -124,10 +124,13 @@ class IdDefault(ColumnDefault):
         if by_hand is not None:  # in an executemany whose first row has no id
             return by_hand
         drawn: dict[Hashable, Iterator[Any]] = context.__dict__.setdefault("_tickets", {})
-        stream = self.stream_of(column)
-        if stream not in drawn:
-            drawn[stream] = self._draw_for_statement(context, column, stream)
-        return next(drawn[stream])
+        ids = drawn.get(id(column))
+        if ids is None:
+            stream = self.stream_of(column)
+            if stream not in drawn:
+                drawn[stream] = self._draw_for_statement(context, column, stream)
+            ids = drawn[id(column)] = drawn[stream]
+        return next(ids)
 
     def _draw_for_statement(
         self, context: DefaultExecutionContext, column: Column[Any], stream: Hashable

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from operator import itemgetter
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from operator import attrgetter, itemgetter
+from typing import Any, Final, cast
 
 from sqlalchemy import Column, event
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
-from sqlalchemy.orm.attributes import instance_state, set_committed_value
+from sqlalchemy.orm import InstanceState, Session, UOWTransaction
+from sqlalchemy.orm.attributes import instance_dict, instance_state, set_committed_value
 
 from .default import IdDefault
 
@@ -28,12 +27,15 @@ class _Attribute:
 
     __slots__ = ("column", "declared", "key", "lacking")
 
-    def __init__(self, key: str, column: Column[Any], declared: IdDefault) -> None:
-        self.key, self.column, self.declared = key, column, declared
+    def __init__(self, key: str, column: Column[Any]) -> None:
+        self.key, self.column = key, column
+        self.declared: IdDefault = column.default  # type: ignore[assignment]  # of no other are there any
         self.lacking: list[InstanceState[Any]] = []
 
 
-_ticketed: WeakKeyDictionary[Mapper[Any], dict[str, Column[Any]]] = WeakKeyDictionary()
+_insert_order = attrgetter("insert_order")
+#: The key under which a class manager's ``info`` holds the attributes that take tickets, and their columns.
+_INFO: Final = "sqla_tickets"
 
 
 def install() -> None:
@@ -49,16 +51,35 @@ def assign_tickets(session: Session, flush_context: UOWTransaction, instances: o
         TicketError: a sequence could not be drawn from. The session stays usable, its new objects
             stay pending, and another flush may succeed.
     """
+    in_need = _attributes_in_need(session)
+    if len(in_need) == 1:  # most flushes: no time is spent on finding out who shares a sequence
+        _refuse_shared_sqlite(session, in_need[0])
+        _assign_one(in_need[0])
+        return
     streams: defaultdict[Hashable, list[_Attribute]] = defaultdict(list)
-    for attribute in _attributes_in_need(session):
+    for attribute in in_need:
         streams[attribute.declared.stream_of(attribute.column)].append(attribute)
     for attributes in streams.values():
         _refuse_shared_sqlite(session, attributes[0])
-        _assign(attributes)
+        if len(attributes) == 1:
+            _assign_one(attributes[0])
+        else:
+            _assign(attributes)
+
+
+def _assign_one(attribute: _Attribute) -> None:
+    """Draw for the objects of one class."""
+    states, key = attribute.lacking, attribute.key
+    if len(states) > 1:
+        states.sort(key=_insert_order)
+    objects = [state.obj() for state in states]
+    tickets = attribute.declared.draw_for([attribute.column], objects)
+    for new, ticket in zip(objects, tickets, strict=True):
+        set_committed_value(new, key, ticket)
 
 
 def _assign(attributes: list[_Attribute]) -> None:
-    """Draw from one sequence for all that need it; an object's columns follow one another."""
+    """Draw from one sequence for several columns; an object's follow one another."""
     wanted = [(s.insert_order or 0, s, a.key) for a in attributes for s in a.lacking]
     wanted.sort(key=itemgetter(0))
     declared = [attribute.declared for attribute in attributes]
@@ -75,26 +96,25 @@ def _attributes_in_need(session: Session) -> list[_Attribute]:
         kind = type(instance)
         attributes = by_class.get(kind)
         if attributes is None:
-            attributes = by_class[kind] = _attributes_of(instance_state(instance).mapper)
-        if attributes:
-            state = instance_state(instance)
-            values = state.dict
-            for attribute in attributes:
-                if values.get(attribute.key) is None:
-                    attribute.lacking.append(state)
+            attributes = by_class[kind] = _attributes_of(instance_state(instance).manager)
+        for attribute in attributes:
+            if instance_dict(instance).get(attribute.key) is None:
+                attribute.lacking.append(instance_state(instance))
     return [a for attributes in by_class.values() for a in attributes if a.lacking]
 
 
-def _attributes_of(mapper: Mapper[Any]) -> list[_Attribute]:
-    columns = _ticketed.get(mapper)
+def _attributes_of(manager: Any) -> list[_Attribute]:
+    """Those of the class of a ``ClassManager``, whose ``info`` has no type and ends with its mapper."""
+    info: dict[str, list[tuple[str, Column[Any]]]] = manager.info
+    columns = info.get(_INFO)
     if columns is None:
-        columns = _ticketed[mapper] = {
-            attribute.key: column
-            for attribute in mapper.column_attrs
+        columns = info[_INFO] = [
+            (attribute.key, column)
+            for attribute in manager.mapper.column_attrs
             for column in attribute.columns  # under joined inheritance the base table's comes last
             if isinstance(column, Column) and isinstance(column.default, IdDefault)
-        }
-    return [_Attribute(k, c, cast("IdDefault", c.default)) for k, c in columns.items()]
+        ]
+    return [_Attribute(key, column) for key, column in columns]
 
 
 def _refuse_shared_sqlite(session: Session, attribute: _Attribute) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
@@ -114,10 +115,18 @@ class TicketSequence(IdDefault):
     ) -> Iterator[int]:
         """``n`` tickets that each of the columns can hold."""
         pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
-        declared = (self, *(other for other in alike if isinstance(other, TicketSequence)))
-        least, most = zip(*(each.bounds for each in declared), strict=True)
-        drawn = pool.reserve_for(name, n, (max(least), max(most)))
-        largest = max(tickets[-1] for tickets in drawn)
+        # a single ticket in hand, the quick way; without a name it would be taken from the last column's sequence
+        if n == 1 and self.block != 1 and self.name is not None and not alike:
+            ticket = pool.next_id(self)
+            for column in columns:
+                check_fits(column, name, ticket)
+            return iter((ticket,))
+        least, most = self.bounds
+        for other in alike:
+            if isinstance(other, TicketSequence):
+                least, most = max(least, other.bounds[0]), max(most, other.bounds[1])
+        drawn = pool.reserve_for(name, n, (least, most))
+        largest = drawn[0][-1] if len(drawn) == 1 else max(tickets[-1] for tickets in drawn)
         for column in columns:
             check_fits(column, name, largest)
         return chain.from_iterable(drawn)
@@ -199,6 +208,7 @@ def holds_integers(type_: TypeEngine[Any]) -> bool:
         return True
 
 
+@lru_cache(maxsize=1024)
 def largest_of(type_: TypeEngine[Any]) -> int:
     """The largest ticket that a type holds: of its variants the narrowest."""
     variants = getattr(type_, "_variant_mapping", {})

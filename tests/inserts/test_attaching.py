@@ -173,6 +173,19 @@ def test_a_sequence_in_no_table_has_no_pool() -> None:
         TicketSequence("photos").arg(None)
 
 
+def test_a_declaration_of_two_tables_draws_for_each_from_its_own(tmp_path: Path) -> None:
+    shared, metadata = TicketSequence(block=10), MetaData()
+    engine = create_engine("sqlite://")
+    with pool_of(tmp_path, "default", 1) as pool, pool.attached(metadata), engine.begin() as app:
+        pool.create_table("tags")
+        for name in ("photos", "tags"):
+            Table(name, metadata, Column("id", BigInteger, shared, primary_key=True)).create(app)
+        for table in metadata.sorted_tables:
+            app.execute(insert(table))
+        assert [pool.in_hand(name) for name in ("photos", "tags")] == [9, 9]
+    engine.dispose()
+
+
 def test_the_listener_is_installed_once(
     app: Engine, default: TicketPool, invoices: TicketPool
 ) -> None:
