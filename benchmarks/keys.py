@@ -115,6 +115,11 @@ def auto_increment_key(name: str) -> Column[Any]:
     return Column("id", Big, primary_key=True)
 
 
+def _plain_key(name: str) -> Column[Any]:
+    """What the application sets."""
+    return Column("id", BigInteger, primary_key=True)
+
+
 @contextmanager
 def keys_of(place: Place, *names: str) -> Iterator[dict[str, Models]]:
     """Those of some kinds of keys that can be had at a place, by their names and in that order."""
@@ -148,8 +153,7 @@ def _made(
     if name == "Sequence":
         return models(prefix, _sequence_key(place)) if place.kind in _WITH_SEQUENCES else None
     if name == "ids from a range":
-        made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
-        return replace(made, ids=count(1))
+        return replace(models(prefix, _plain_key), ids=count(1))
     if name == "SnowflakeSequence":
         return snowflake_models(prefix, pool)
     if name in _OF_UUID7 and not is_installed(UUID7):
@@ -162,13 +166,20 @@ def _made(
     if name in _DEFAULTS:
         default, type_ = _DEFAULTS[name]()
         return models(prefix, lambda _: Column("id", type_, default=default, primary_key=True))
-    peer = PEERS[name]
+    peer = PEERS[_BY_HAND.get(name, name)]
     if not peer.is_at(place):
         return None
     draw = stack.enter_context(peer.open(place))
+    if name in _BY_HAND:
+        return replace(models(prefix, _plain_key), ids=iter(draw, None))
     return models(prefix, lambda _: Column("id", BigInteger, default=draw, primary_key=True))
 
 
+#: What the application draws with a bare cursor before it makes the object: no library could do it with less.
+_BY_HAND = {
+    "counter, drawn by hand": "UPDATE, bare cursor",
+    "replace, drawn by hand": "REPLACE, bare cursor",
+}
 _OF_UUID7 = ("UUIDv7", "UUIDSequence", "uuid7() by hand")
 _WITH_SEQUENCES = ("mariadb", "postgresql")
 

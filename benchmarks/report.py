@@ -45,13 +45,14 @@ def figures_table(results: Results) -> str:
 
 
 def _figure_rows(figure: Figure, results: Results) -> Iterator[str]:
-    bound = f"{'at most' if figure.at_most else 'at least'} {figure.bound:g}"
+    is_floor = figure.bound is None
+    bound = "" if is_floor else f"{'at most' if figure.at_most else 'at least'} {figure.bound:g}"
     for server in figure.servers:
         seen = figure.seen(results, server)
         shown = "not measured" if seen is None else f"{seen:.3g}"
-        reached = (
-            "" if seen is None else "reached" if figure.is_reached(seen) else "**not reached**"
-        )
+        reached = ""
+        if seen is not None and not is_floor:
+            reached = "reached" if figure.is_reached(seen) else "**not reached**"
         yield f"| {figure.what} | {server} | {bound} | {shown} | {reached} |"
 
 

@@ -111,6 +111,16 @@ def test_figures_say_what_was_reached() -> None:
     assert "not measured" in figures_table(results)
 
 
+def test_a_floor_is_shown_and_not_to_be_reached() -> None:
+    floors = [figure for figure in FIGURES if figure.bound is None]
+    assert floors
+    for floor in floors:
+        found = Comparison(floor.key, "mysql", "", "rows/s", [Row(floor.first, [3.0])])
+        found.rows.append(Row(floor.second, [2.0]))
+        table = figures_table(Results("full", comparisons=[found]))
+        assert f"| {floor.what} | mysql |  | 1.5 |  |" in table.splitlines()
+
+
 def test_the_table_of_keys_takes_each_from_where_it_was_measured() -> None:
     flush = Comparison("flush by keys", "mysql", "", "rows/s", [Row("UUIDSequence", [700.0])])
     size = Comparison("index size", "mysql", "", "bytes", [Row("UUIDv7, binary(16)", [90.0])])

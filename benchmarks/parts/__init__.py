@@ -35,7 +35,12 @@ PARTS = {
             "delay", "draws, flush and transactions over a network", inserting.over_network, SERVERS
         ),
         Part("costs", "importing it, and its listener", costs.costs, ("sqlite",)),
-        Part("profile", "where the time of one draw goes", profile.profile, ("mariadb", "mysql")),
+        Part(
+            "profile",
+            "where the time of a draw and of a row goes",
+            profile.profile,
+            ("mariadb", "mysql"),
+        ),
         Part(
             "index",
             "size and insert rate of large tables by their keys",

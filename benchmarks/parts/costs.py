@@ -25,9 +25,14 @@ _IMPORT = """
 import time
 import sqlalchemy.orm
 start = time.perf_counter()
-import {name}
+{statement}
 print(1000 * (time.perf_counter() - start))
 """
+#: What a module with models needs, and one that makes a pool.
+_IMPORTS = {
+    "sqla_tickets": "import sqla_tickets",
+    "sqla_tickets, and its TicketPool": "from sqla_tickets import TicketPool",
+}
 
 
 def costs(place: Place, scale: Scale) -> Iterator[Comparison]:
@@ -38,18 +43,21 @@ def costs(place: Place, scale: Scale) -> Iterator[Comparison]:
             "",
             "Import after sqlalchemy.orm (less is better)",
             "ms",
-            [Side("sqla_tickets", partial(_import, "sqla_tickets", folder))],
+            [
+                Side(name, partial(_import, statement, folder))
+                for name, statement in _IMPORTS.items()
+            ],
             rounds=scale.rounds,
         )
     yield _listener(scale)
 
 
-def _import(name: str, folder: str) -> float:
+def _import(statement: str, folder: str) -> float:
     """How long an import takes whose modules were compiled before, as an installed package's are."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
-        [sys.executable, "-c", _IMPORT.format(name=name)],
+        [sys.executable, "-c", _IMPORT.format(statement=statement)],
         env=environment,
         capture_output=True,
         text=True,

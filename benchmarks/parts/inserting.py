@@ -20,6 +20,7 @@ __all__ = [
     "core",
     "flush_sides",
     "flushes",
+    "flushing",
     "over_network",
     "tables",
     "transactions",
@@ -55,7 +56,9 @@ def tables(place: Place, *names: str) -> Iterator[tuple[Engine, dict[str, Models
             engine.dispose()
 
 
-def _flush(engine: Engine, new_objects: Callable[[], list[object]]) -> Callable[[], int]:
+def flushing(engine: Engine, new_objects: Callable[[], list[object]]) -> Callable[[], int]:
+    """What adds new objects to a session and commits."""
+
     def work() -> int:
         objects = new_objects()
         with Session(engine) as session:
@@ -69,7 +72,7 @@ def _flush(engine: Engine, new_objects: Callable[[], list[object]]) -> Callable[
 def flush_sides(engine: Engine, keys: dict[str, Models], n: int) -> list[Side]:
     """Flushes of so many objects, one for each kind of key."""
     return [
-        Side(name, timed(_flush(engine, partial(made.photos, _rows(name, n)))))
+        Side(name, timed(flushing(engine, partial(made.photos, _rows(name, n)))))
         for name, made in keys.items()
     ]
 
@@ -101,7 +104,7 @@ def children(place: Place, scale: Scale) -> Iterator[Comparison]:
     n = scale.parents
     with tables(place, *_FEW, "UUIDv7") as (engine, keys):
         sides = [
-            Side(name, timed(_rows_of(_flush(engine, partial(made.albums, n, 10)), 11)))
+            Side(name, timed(_rows_of(flushing(engine, partial(made.albums, n, 10)), 11)))
             for name, made in keys.items()
         ]
         title = f"ORM: {n:,} parents with 10 children each and commit()"
@@ -144,6 +147,9 @@ _SINGLE_ROWS = (
     "Snowflake",
     "SQLAlchemy's sharding example",
     "Redis INCR",
+    "ids from a range",
+    "counter, drawn by hand",
+    "replace, drawn by hand",
 )
 
 
@@ -158,7 +164,7 @@ def _single_rows(
     with tables(place, *names) as (engine, keys):
 
         def one_by_one(models: Models) -> Callable[[], int]:
-            work = _flush(engine, lambda: models.photos(1))
+            work = flushing(engine, lambda: models.photos(1))
             return lambda: sum(work() for _ in range(n))
 
         sides = [Side(name, timed(one_by_one(made))) for name, made in keys.items()]

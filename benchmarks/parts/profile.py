@@ -1,16 +1,18 @@
-"""Where the time of one draw goes: the same draw, wrapped in one layer more at a time."""
+"""Where the time of one draw, and of one row, goes: the same thing, wrapped in one layer more at a time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import cast
 
 from sqlalchemy import create_engine
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from benchmarks.harness import Comparison, Side, compare
+from benchmarks.parts.inserting import flushing, tables
 from benchmarks.peers.flickr import bare_cursor
 from benchmarks.place import Place
 from benchmarks.scale import Scale
@@ -19,6 +21,16 @@ from sqla_tickets.note import LayoutName
 
 __all__ = ["profile"]
 
+CLOCKS = ((time.perf_counter, "clock"), (time.thread_time, "processor"))
+#: Keys of single rows, and what each does more than the one below it.
+_KEYS = {
+    "TicketSequence, block=1, replace": "a draw from Flickr's table instead of a counter",
+    "TicketSequence, block=1, counter": "a draw",
+    "TicketSequence, block=100": "the listener, a ticket in hand",
+    "ids from a range": "the session, the INSERT, the commit",
+    "AUTO_INCREMENT": "the same, and the id that the server gave",
+}
+
 
 def profile(place: Place, scale: Scale) -> Iterator[Comparison]:
     """By the clock, and by the processor time of this thread, which other programs disturb less."""
@@ -26,8 +38,26 @@ def profile(place: Place, scale: Scale) -> Iterator[Comparison]:
         for layout in place.layouts:
             name = f"profile_{layout}"
             pool.create_table(name, layout=layout)
-            for clock, what in ((time.perf_counter, "clock"), (time.thread_time, "processor")):
+            for clock, what in CLOCKS:
                 yield _layers(place, scale, pool, name, layout, clock, what)
+    yield from _single_rows(place, scale)
+
+
+def _single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
+    with tables(place, *_KEYS) as (engine, keys):
+        works = {
+            f"{name}: {_KEYS[name]}": flushing(engine, partial(made.photos, 1))
+            for name, made in keys.items()
+        }
+        for clock, what in CLOCKS:
+            yield compare(
+                f"profile, single row, {what}",
+                place.kind,
+                f"One object, one commit, by the {what} (less is better)",
+                "us",
+                [Side(title, _micros(work, clock, scale)) for title, work in works.items()],
+                rounds=scale.rounds,
+            )
 
 
 def _layers(
