@@ -24,6 +24,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from .engines import LOCK_WAIT, in_memory
 from .errors import TicketServerError
+from .faults import Fault, fault_of
 from .identity import Identity, identify
 from .opening import Opening
 from .sockets import socket_of
@@ -192,9 +193,14 @@ class Connections:
         except IndexError:
             if flight is None or self.dialect.name == "sqlite":
                 return self.open()
-            given = self._given_back(flight)
-            if given is None:
-                return self._opened(flight)
+            end = time.monotonic() + flight.server.timeout + 2 * LOCK_WAIT
+            while (given := self._given_back(flight, end)) is None:
+                try:
+                    return self._opened(flight)
+                except Exception as error:
+                    is_full = fault_of(error) is Fault.FULL and self._idle().can_do_without()
+                    if not is_full or time.monotonic() > end:
+                        raise
             connection = given
         connection.reused = True
         return connection
@@ -210,13 +216,12 @@ class Connections:
             stock.openings.discard(opening)
             stock.replace()
 
-    def _given_back(self, flight: Flight) -> Connection | None:
+    def _given_back(self, flight: Flight, end: float) -> Connection | None:
         """A connection of another draw's; None where one is to be opened."""
         stock, server = self._idle(), flight.server
         if stock.has_room():
             return None
         turn = Turn(server, in_a_task=self.dialect.is_async)
-        end = time.monotonic() + server.timeout + 2 * LOCK_WAIT
         flight.board(turn)
         stock.turns.append(turn)
         try:

@@ -26,6 +26,7 @@ _NOT_VERIFIED = re.compile(
 _OF_THE_SERVER = {
     Fault.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
     Fault.DENIED: "are the user and the password of its URL right?",
+    Fault.FULL: "raise its max_connections, or have fewer processes.",
 }
 _OF_THE_TABLE: dict[Fault, tuple[type[TicketError], str]] = {
     Fault.BUSY: (TicketServerError, "does a backup, or an open transaction, hold it?"),

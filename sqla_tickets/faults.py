@@ -20,6 +20,7 @@ class Fault(enum.Enum):
     DENIED = "a missing privilege"
     EXHAUSTED = "no number is left"
     CONFLICT = "the server issued a number that its table holds already"
+    FULL = "the server lets in no more connections"
     LOST = "the connection, or the server, is gone"
     MISSING = "there is no such table"
     NAME = "no table can have such a name"
@@ -36,6 +37,8 @@ _MYSQL = {
     1061: Fault.AGAIN,
     1068: Fault.AGAIN,
     1091: Fault.AGAIN,
+    1040: Fault.FULL,
+    1203: Fault.FULL,  # max_user_connections
     1044: Fault.DENIED,
     1045: Fault.DENIED,
     1142: Fault.DENIED,
@@ -63,6 +66,7 @@ _POSTGRESQL = {
     "40001": Fault.AGAIN,
     "40P01": Fault.AGAIN,
     "55P03": Fault.BUSY,
+    "53300": Fault.FULL,
     "42501": Fault.DENIED,
     "22003": Fault.EXHAUSTED,  # bigint out of range
     "23514": Fault.EXHAUSTED,  # CHECK of the counter row
@@ -82,6 +86,8 @@ _SQLITE = {
 }
 # No code tells a silence from a loss. 110 is ETIMEDOUT; `wait_timeout` has ended idle connections.
 _SILENCE = re.compile(r"timed out|\btimeout\b|system error: 110\b")
+# Nor does libpq tell the code of an error that comes before a connection is open.
+_FULL = re.compile(r"too many (clients|connections)|remaining connection slots")
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -104,7 +110,11 @@ def fault_of(error: BaseException) -> Fault:
         fault = _MYSQL.get(code, Fault.LOST)
     else:
         fault = next((fault for part, fault in _SQLITE.items() if part in text), Fault.LOST)
-    return Fault.TIMEOUT if fault is Fault.LOST and _SILENCE.search(text) else fault
+    if fault is not Fault.LOST:
+        return fault
+    if _FULL.search(text):
+        return Fault.FULL
+    return Fault.TIMEOUT if _SILENCE.search(text) else fault
 
 
 def missing_grant(error: BaseException, database: str | None, user: str | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,8 @@ __all__ = ["KEPT", "Stock", "Turn"]
 
 #: How many connections a process keeps to one server; draws beyond wait for one to be given back.
 KEPT: Final = 32
+#: Seconds after which a server that let in no more is asked again.
+FULL: Final = 1.0
 #: How many are opened at once: each takes several round trips, and a draw but one.
 AT_ONCE: Final = 4
 
@@ -96,6 +99,7 @@ class Stock(deque["Connection"]):
 
     Attributes:
         openings: those that are being opened now.
+        full_until: when it may be worth to open another one, by ``time.monotonic()``.
         turns: of those that wait for one, the first first.
     """
 
@@ -105,6 +109,7 @@ class Stock(deque["Connection"]):
         self._made: set[ref[Connection]] = set()
         self.openings: set[object] = set()
         self.turns: deque[Turn] = deque()
+        self.full_until = 0.0
 
     def has_made(self, connection: Connection) -> None:
         """Count a connection, idle or not, until it is closed. Whoever loses it does not count it."""
@@ -112,8 +117,15 @@ class Stock(deque["Connection"]):
 
     def has_room(self) -> bool:
         """Whether another one is to be opened for a draw that finds none idle."""
-        under_way = len(self.openings)
-        return under_way < AT_ONCE and under_way + self._open() < KEPT
+        under_way, there = len(self.openings), self._open()
+        if there and time.monotonic() < self.full_until:
+            return False
+        return under_way < AT_ONCE and under_way + there < KEPT
+
+    def can_do_without(self) -> bool:
+        """Whether there are others to wait for, now that the server lets in no more."""
+        self.full_until = time.monotonic() + FULL
+        return bool(self._open())
 
     def _open(self) -> int:
         made = [connection() for connection in list(self._made)]

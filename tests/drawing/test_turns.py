@@ -18,7 +18,7 @@ from sqlalchemy.util import greenlet_spawn
 from sqla_tickets import TicketPool, watch
 from sqla_tickets.connections import Connection
 from sqla_tickets.turns import KEPT, Stock
-from tests.drawing.tools import assert_unique, connections_to, fresh_pair, setting
+from tests.drawing.tools import assert_unique, connections_to, fresh_pair, mysql_like, setting
 from tests.servers import Borrower, MySQLLike
 from tests.servers.ports import free_port
 
@@ -27,6 +27,8 @@ FOR_EVER = 30.0
 TASKS, THREADS = 200, 100
 #: Connections that are opened while others count them.
 MANY = 500
+#: Fewer connections than a process may keep; MariaDB takes no smaller number.
+FEW = 10
 Pair = tuple[list[MySQLLike], list[URL]]
 
 
@@ -91,6 +93,24 @@ def test_connections_are_counted_while_other_threads_open_some() -> None:
         sys.setswitchinterval(usual)
     for each in counting:
         each.result()
+
+
+@pytest.mark.parametrize("driver", ["pymysql", "asyncmy", "aiomysql"])
+def test_a_server_that_lets_in_fewer(servers: Borrower, driver: str) -> None:
+    server = mysql_like(servers, "mariadb")
+    url = servers.fresh_database(server)
+    with TicketPool([url]) as pool:
+        pool.create_table("photos", layout="counter")
+
+    async def draw() -> list[int]:
+        pool = TicketPool([url.set(drivername=f"mysql+{driver}")], timeout=FOR_EVER)
+        draws = [greenlet_spawn(pool.next_id, "photos") for _ in range(TASKS)]
+        drawn = await asyncio.gather(*draws)
+        await greenlet_spawn(pool.dispose)
+        return drawn
+
+    with setting(server, max_connections=FEW):
+        assert_unique(asyncio.run(draw()))
 
 
 def test_a_hundred_threads(crowded: Pair) -> None:
