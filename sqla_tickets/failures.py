@@ -19,9 +19,10 @@ from .faults import Fault, missing_grant
 
 __all__ = ["concerns_table", "failure_of"]
 
-#: OpenSSL, and libpq where the name differs.
+#: OpenSSL, libpq where the name differs, and MariaDB's library in C.
 _NOT_VERIFIED = re.compile(
-    r"certificate[ _]verify|certificate for .* does not match", re.IGNORECASE
+    r"certificate[ _]verify|certificate for .* does not match|TLS/SSL error: (?!.*alert).*certificate",
+    re.IGNORECASE,
 )
 _OF_THE_SERVER = {
     Fault.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
