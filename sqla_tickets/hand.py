@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Block", "Hand", "Stream", "count", "divide", "drop_everything"]
 
 #: How many blocks a draw takes at most while one is used up sooner than the next can be drawn.
-AT_ONCE: Final = 16
+AT_ONCE: Final = 64
 #: How many times longer than its draw what was drawn should last, then.
 TIMES_ITS_DRAW: Final = 4
 #: How many tickets are laid out at once, when they are taken faster than one in so many seconds.
-RUN, FAST = 250, 1e-4
+RUN, FAST = 1000, 1e-4
 #: Seconds after which a fetch that never came back, as its event loop was closed, is forgotten.
 LOST: Final = 10.0
 #: Seconds that a fetch ahead waits after one that failed.

@@ -289,15 +289,15 @@ def test_draws_at_the_same_moment_count_as_one(clock: list[float]) -> None:
 
 def test_a_fixed_size_is_multiplied_only_while_a_draw_takes_longer(clock: list[float]) -> None:
     stream = Stream()
-    assert [order(stream, (100, 100)) for _ in range(7)] == [
-        100, 200, 400, 800, 1600, 1600, 1600,
+    assert [order(stream, (100, 100)) for _ in range(9)] == [
+        100, 200, 400, 800, 1600, 3200, 6400, 6400, 6400,
     ]  # fmt: skip
-    assert AT_ONCE == 16
+    assert AT_ONCE == 64
     sizes: list[int] = []
-    for _ in range(6):
+    for _ in range(8):
         clock[0] += 0.1
         sizes.append(order(stream, (100, 100)))
-    assert sizes == [800, 400, 200, 100, 100, 100]
+    assert sizes == [3200, 1600, 800, 400, 200, 100, 100, 100]
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
