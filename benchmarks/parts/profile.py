@@ -97,7 +97,7 @@ def _layers(
         layers: dict[str, Callable[[], object]] = {
             "pool.next_id: + what is in hand, which server, the watch": lambda: pool.next_id(name),
             "server.draw: + a connection, the flight, the checks": lambda: server.draw(name, 1),
-            "layout.draw: + the statement, the block": lambda: found.draw(own, 1, lock=True),
+            "layout.draw: + the statement, the block": lambda: found.draw(own, 1, lock=False),
             "the statement on a bare cursor": bare,
             "the statement through engine.raw_connection()": through_engine,
         }
