@@ -278,7 +278,11 @@ def _counting(shards: Iterable[Shard], column: TicketColumn) -> Iterator[Anomaly
             [],
             f"{column} counts by itself: a row that is inserted without an id gets a number of the"
             " shard's own, which tickets will meet.",
-            f"Take the attribute away: MODIFY {column.column} BIGINT NOT NULL, when every writer draws tickets.",
+            (
+                "Take the attribute away when every writer draws tickets: on MySQL and MariaDB"
+                f" MODIFY {column.column} BIGINT NOT NULL, on PostgreSQL ALTER {column.column} DROP IDENTITY,"
+                " or DROP DEFAULT."
+            ),
         )
 
 
