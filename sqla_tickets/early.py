@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Table, Uuid
@@ -60,7 +61,7 @@ class EarlyDefault(IdDefault):
         self, columns: Sequence[Column[Any]], n: int, alike: Iterable[IdDefault] = ()
     ) -> Iterator[object]:
         """``n`` values."""
-        return (self.make() for _ in range(n))
+        return starmap(self.make, repeat((), n))
 
 
 class UUIDSequence(EarlyDefault):

@@ -74,8 +74,12 @@ def _assign_one(attribute: _Attribute) -> None:
         states.sort(key=_insert_order)
     objects = [state.obj() for state in states]
     tickets = attribute.declared.draw_for([attribute.column], objects)
-    for new, ticket in zip(objects, tickets, strict=True):
-        set_committed_value(new, key, ticket)
+    for state, new, ticket in zip(states, objects, tickets, strict=True):
+        if state.expired_attributes or state.callables:  # it was in a database once
+            set_committed_value(new, key, ticket)
+        else:  # the same, at a fourth of the price
+            instance_dict(new)[key] = ticket
+            state.committed_state.pop(key, None)
 
 
 def _assign(attributes: list[_Attribute]) -> None:

@@ -1,0 +1,224 @@
+"""What might make an id repeat although every lease is kept: copies, forks in the middle, pools that disagree."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import (
+    SNOWFLAKE,
+    NoNodeLeft,
+    Snowflakes,
+    TicketPool,
+    clock,
+    snowflake,
+)
+from tests.drawing.tools import in_fork, run
+
+from .conftest import OpenPool
+from .test_leases import FOUR, TWO, node_of, wait_until_over
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_two_copies_of_a_process(files: list[URL], open_pool: OpenPool, n: int) -> None:
+    """As of a machine whose image is resumed twice, later: both have the lease, and think it theirs."""
+    seconds = 0.5
+    pools = [open_pool(files[:n], seconds) for _ in range(2)]
+    first, second = (pool.snowflakes("photos") for pool in pools)
+    node = node_of(first)
+    leases = pools[0]._nodes._leases
+    pools[1]._nodes._leases = {bits: copy.copy(lease) for bits, lease in leases.items()}
+    assert node_of(second) == node
+    wait_until_over(seconds)
+    ids = [number for _ in range(50) for made in (second, first) for number in made.next_ids(3)]
+    assert SNOWFLAKE.decode(ids[0]).node == node  # who asks first keeps it
+    assert SNOWFLAKE.decode(ids[-1]).node != node
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_backup_from_before_a_number_had_another_owner(
+    files: list[URL], open_pool: OpenPool
+) -> None:
+    seconds = 0.5
+    sleeper = open_pool(files, seconds).snowflakes("photos", TWO)
+    node = node_of(sleeper)
+    home = files[0 if node % 2 else 1]
+    backup = f"SELECT owner, fence, horizon FROM ticket_nodes WHERE node = {node}"
+    ((owner, fence, horizon),) = run(home, backup)
+    wait_until_over(seconds)
+    run(home, "UPDATE ticket_nodes SET owner = '', fence = fence + 1")  # it was seen dead
+    heirs = [open_pool(files).snowflakes("photos", TWO) for _ in range(2)]
+    assert {node_of(heir) for heir in heirs} == {0, 1}
+    values = f"owner = '{owner}', fence = {fence}, horizon = {horizon}"
+    run(home, f"UPDATE ticket_nodes SET {values} WHERE node = {node}")
+    with pytest.raises(NoNodeLeft):  # the number is its heir's
+        sleeper.next_id()
+    assert {node_of(heir) for heir in heirs} == {0, 1}
+
+
+@pytest.mark.parametrize("way", ["the other way round", "with two more"])
+def test_pools_that_divide_the_numbers_otherwise(
+    files: list[URL], open_pool: OpenPool, way: str
+) -> None:
+    more = [URL.create("sqlite", database=f"{files[0].database}-{n}") for n in (3, 4)]
+    otherwise = files[::-1] if way == "the other way round" else files + more
+    seconds = 0.5
+    makers = [open_pool(files, seconds).snowflakes("photos", FOUR) for _ in range(4)]
+    sleepers = {node_of(made): made for made in makers}
+    assert set(sleepers) == {0, 1, 2, 3}
+    wait_until_over(seconds)
+    heirs = [open_pool(otherwise).snowflakes("photos", FOUR) for _ in range(2)]
+    taken = {node_of(heir) for heir in heirs}
+    with suppress(NoNodeLeft):
+        assert node_of(sleepers[min(taken)]) not in taken
+
+
+def test_a_clock_that_steps_while_a_number_is_taken(
+    files: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = 3_600_000_000
+    right = clock.wall
+
+    def step(by: int) -> None:
+        monkeypatch.setattr(clock, "wall", lambda: right() + by)
+
+    step(hour)
+    first = open_pool(files[:1])
+    last = first.snowflakes("photos", TWO).next_ids(3)[-1]
+    first.dispose()
+    times = iter([0])  # when the claim is made; then it steps
+    monkeypatch.setattr(clock, "wall", lambda: right() + next(times, 2 * hour))
+    second = open_pool(files[:1])
+    assert TWO.decode(last).node == second._nodes.lease(TWO.node).node
+    step(0)
+    ((horizon,),) = run(files[0], "SELECT max(horizon) FROM ticket_nodes")
+    assert int(str(horizon)) >= TWO.decode(last).time.timestamp() * 1_000_000
+
+
+def forked_below_python(pool: TicketPool) -> None:
+    """What the kernel does to a child of which Python is not told."""
+    here: Any = pool._nodes.here
+    here[0] = 0
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="others ask for the process id")
+
+
+@on_linux
+def test_threads_of_a_fork_below_python(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work() -> list[int]:
+        pool.forget_parent()  # as the first draw of a ticket does, whatever other threads do meanwhile
+        return [made.next_id() for _ in range(20)]
+
+    try:
+        for _ in range(10):
+            of_parent = {made.next_id(), *made._laid}
+            forked_below_python(pool)
+            ids = in_threads(work, 4)
+            assert len(set(ids)) == len(ids) == 80
+            assert of_parent.isdisjoint(ids)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@on_linux
+def test_a_thread_that_looks_late_where_it_is(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken one of the parent's ids, and another thread was told of the fork before it looks."""
+    made = pool.snowflakes("photos")
+    made.next_id()
+    of_parent = set(made._laid)
+    assert of_parent
+
+    class Slow(snowflake._Laid):
+        def popleft(self) -> int:
+            number = super().popleft()
+            in_threads(lambda: [made.next_ids(1)[0]], 1)
+            return number
+
+    made._laid = Slow(made._laid, made._laid.here)
+    forked_below_python(pool)
+    monkeypatch.setattr(snowflake, "time_ns", lambda: made._from)
+    assert made.next_id() not in of_parent
+
+
+@on_linux
+def test_threads_of_a_fork_share_a_lock(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos")
+    made.next_id()
+    forked_below_python(pool)
+    lock = made._lock()
+    pool.forget_parent()
+    assert made._lock() is lock
+
+
+def in_threads(work: Callable[[], list[int]], n: int) -> list[int]:
+    ready, found = threading.Barrier(n), list[int]()
+
+    def one() -> None:
+        ready.wait()
+        found.extend(work())
+
+    threads = [threading.Thread(target=one) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_fork_while_ids_are_being_made(
+    files: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal's handler, say, which interrupts at any moment."""
+    made = open_pool(files).snowflakes("photos")
+    made.next_ids(3)
+    reading, writing = os.pipe()
+    children: list[int] = []
+    run_of = Snowflakes._run
+
+    def fork_within(self: Snowflakes, *arguments: Any) -> range:
+        monkeypatch.undo()
+        children.append(os.fork())
+        return run_of(self, *arguments)
+
+    monkeypatch.setattr(Snowflakes, "_run", fork_within)
+    ids: list[int] = []
+    try:
+        ids = made.next_ids(5)
+    finally:
+        if children == [0]:
+            os.write(writing, " ".join(map(str, ids)).encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        theirs = [int(number) for number in pipe.read().split()]
+    os.waitpid(children[0], 0)
+    assert len(theirs) == 5
+    assert set(ids).isdisjoint(theirs)
+
+
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+def test_forks_while_the_lease_is_renewed(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    seconds = 0.3
+    made = open_pool(ticket_urls, seconds).snowflakes("photos")
+    ids: list[int] = []
+    end = clock.elapsed() + 4 * seconds
+    while clock.elapsed() < end:
+        ids += [made.next_id() for _ in range(50)]
+        theirs = in_fork(lambda: " ".join(map(str, (made.next_id(), *made.next_ids(5)))))
+        ids += map(int, theirs.split())
+    assert len(set(ids)) == len(ids)
