@@ -197,6 +197,14 @@ class BitLayout:
         """
         return self._shifted(id, self._node_shift).bitwise_and((1 << self.node) - 1)
 
+    def sequence_of(self, id: ColumnElement[int] | Any) -> ColumnElement[int]:  # noqa: A002
+        """The sequence number of an id in SQL.
+
+        Raises:
+            TicketArgumentError: as `time_of`.
+        """
+        return self._shifted(id, self._sequence_shift).bitwise_and((1 << self.sequence) - 1)
+
     def _shifted(self, column: Any, by: int) -> ColumnElement[int]:
         if self.bits > 64:
             raise TicketArgumentError(f"{self} is for UUIDs: decode their parts in Python")

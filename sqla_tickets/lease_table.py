@@ -4,7 +4,8 @@ Plain statements over a cursor in autocommit, each atomic by itself. A row chang
 ``fence``, which every change raises, is what the taker has seen.
 
 A server's own numbers are those of its residue. The rows of all others are what its peers' owners have told
-it: their horizon, for the case that a peer is set back to an older state.
+it: their horizon, for the case that a peer is set back to an older state. A row that is told of has no owner
+here: one that it had was of a pool with other servers, and finds out when it renews its lease.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    and_,
     case,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -53,6 +56,7 @@ __all__ = [
     "renew",
     "take_back",
     "tell_horizon",
+    "tell_owner",
 ]
 
 #: What the table is called on every ticket server.
@@ -207,10 +211,11 @@ def highest(cursor: DBAPICursor, place: Place, limit: int) -> int | None:
 
 
 def claim(cursor: DBAPICursor, place: Place, row: Row, claim: Claim) -> bool:
-    """Take a number that was given back; False when another process was quicker."""
+    """Take a number that was given back; False when another process was quicker. Never lowers the horizon."""
     c = _nodes.c
     statement = update(_nodes).where(c.node == row.node, c.fence == row.fence, c.owner == "")
-    return _send(cursor, place, statement.values(fence=row.fence + 1, **_claimed(claim))) == 1
+    values = _claimed(claim) | {"horizon": max(row.horizon, claim.horizon)}
+    return _send(cursor, place, statement.values(fence=row.fence + 1, **values)) == 1
 
 
 def claim_new(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> bool:
@@ -236,20 +241,29 @@ def _claimed(claim: Claim) -> dict[str, Any]:
     }
 
 
-def renew(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> bool:
-    """Keep a number; False when it is not this lease's any more. The horizon is never lowered."""
+def renew(cursor: DBAPICursor, place: Place, node: int, token: str, claim: Claim) -> bool:
+    """Keep a number under the claim's token; False when it is not this lease's any more. Never lowers the horizon.
+
+    A renewal whose answer was lost may have put the claim's token there already.
+    """
     c = _nodes.c
-    statement = update(_nodes).where(c.node == node, c.owner == claim.token)
+    statement = update(_nodes).where(_is_owned(node, token, claim.token))
     horizon = case((c.horizon < claim.horizon, claim.horizon), else_=c.horizon)
-    values = {"lasts": claim.lasts, "expires": _now() + claim.lasts, "horizon": horizon}
+    values = _claimed(claim) | {"horizon": horizon}
     return _send(cursor, place, statement.values(fence=c.fence + 1, **values)) == 1
 
 
-def release(cursor: DBAPICursor, place: Place, node: int, token: str, used: int) -> None:
+def release(
+    cursor: DBAPICursor, place: Place, node: int, tokens: tuple[str, str], used: int
+) -> None:
     """Give a number back, with the latest time that an id of it has."""
+    statement = update(_nodes).where(_is_owned(node, *tokens))
+    _send(cursor, place, statement.values(fence=_nodes.c.fence + 1, owner="", horizon=used))
+
+
+def _is_owned(node: int, token: str, other: str) -> ColumnElement[bool]:
     c = _nodes.c
-    statement = update(_nodes).where(c.node == node, c.owner == token)
-    _send(cursor, place, statement.values(fence=c.fence + 1, owner="", horizon=used))
+    return and_(c.node == node, or_(c.owner == token, c.owner == other))
 
 
 def free(cursor: DBAPICursor, place: Place, row: Row) -> bool:
@@ -266,15 +280,43 @@ def known_horizon(cursor: DBAPICursor, place: Place, node: int) -> int:
     return int(rows[0][0]) if rows else 0
 
 
+def tell_owner(cursor: DBAPICursor, place: Place, node: int, since: int, claim: Claim) -> int:
+    """Let this server know that a peer's number has a new owner, whose ids are all after ``since``.
+
+    Returns:
+        The horizon that it knew before. When that is after ``since``, nothing was told: the number's server has
+        forgotten an owner.
+    """
+    while True:
+        known = known_horizon(cursor, place, node)
+        if known > since or _tell(cursor, place, node, known, claim):
+            return known
+
+
 def tell_horizon(cursor: DBAPICursor, place: Place, node: int, claim: Claim) -> None:
     """Let this server know the horizon of a peer's number, for the peer's bad days; never lowers it."""
-    c = _nodes.c
-    raised = update(_nodes).where(c.node == node, c.horizon < claim.horizon)
-    if _send(cursor, place, raised.values(horizon=claim.horizon, holder=claim.holder)) == 0:
-        if known_horizon(cursor, place, node) >= claim.horizon:
+    while True:
+        known = known_horizon(cursor, place, node)
+        if known >= claim.horizon or _tell(cursor, place, node, known, claim):
             return
-        values = _claimed(claim) | {"owner": "", "fence": 0}
-        _send(cursor, place, insert(_nodes).values(node=node, **values))
+
+
+def _tell(cursor: DBAPICursor, place: Place, node: int, known: int, claim: Claim) -> bool:
+    """Replace the horizon that this server knows; False when it is another one meanwhile."""
+    c = _nodes.c
+    values = {"owner": "", "holder": claim.holder, "horizon": claim.horizon}
+    statement = update(_nodes).where(c.node == node, c.horizon == known)
+    if _send(cursor, place, statement.values(fence=c.fence + 1, **values)) == 1:
+        return True
+    if known:
+        return False
+    try:
+        _send(cursor, place, insert(_nodes).values(node=node, **_claimed(claim) | values, fence=0))
+    except Exception:
+        if known_horizon(cursor, place, node):
+            return False
+        raise
+    return True
 
 
 def take_back(cursor: DBAPICursor, place: Place, node: int, told: int, used: int) -> None:

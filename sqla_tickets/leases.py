@@ -12,7 +12,11 @@ lease ends, counted from before it was asked for; and a number that was not give
 its lease has ended by the server's clock *and* some process has seen the row unchanged for a whole lease.
 
 A server that is set back to an older state has forgotten leases and horizons. So every owner tells the other
-servers its horizon before it makes ids up to it, and a new owner asks them.
+servers its horizon before it makes ids up to it, and a new owner asks them; so does one who comes back after the
+end of its lease. By the same way two pools find out that they divide the numbers between other servers.
+
+Each renewal changes the token by which the server knows the lease: of two copies of one process, which were
+resumed from the same image, one keeps the number.
 """
 
 from __future__ import annotations
@@ -71,9 +75,11 @@ class Lease:
         node: the number.
         bits: of the layouts that it is for.
         server: that it is leased on.
-        token: by which the server knows the lease.
+        token: by which the server knows the lease, until it is renewed.
+        next_token: by which it will, or already does when the answer to a renewal was lost.
         since: ids have later times, in microseconds since 1970.
         horizon: and none has a time after this one.
+        told: the same as the other servers were told.
         deadline: when its owner stops, by `clock.elapsed`.
         renew_at: when it is renewed, by the same.
         leave_at: when another number is taken, by the same.
@@ -83,14 +89,22 @@ class Lease:
 
     def __init__(self, node: int, bits: int, server: TicketServer, token: str, since: int) -> None:
         self.node, self.bits, self.server, self.token, self.since = node, bits, server, token, since
+        self.next_token, self.told = token, since
         self.horizon, self.deadline, self.renew_at, self.leave_at = since, 0.0, 0.0, 0.0
         self.ended = self.renewing = False
 
     def __repr__(self) -> str:
         return f"<lease of node {self.node} on {self.server}>"
 
-    def granted(self, asked: float, seconds: float, horizon: int) -> None:
+    def new_token(self) -> str:
+        """What a renewal puts in the token's place; the same as long as no answer came."""
+        if self.next_token == self.token:
+            self.next_token = secrets.token_hex(16)
+        return self.next_token
+
+    def granted(self, asked: float, seconds: float, claim: Claim) -> None:
         """It was granted, or renewed, for so long, after it was asked for at ``asked``."""
+        horizon, self.token = claim.horizon, claim.token
         self.horizon = max(self.horizon, horizon)
         self.renew_at = asked + seconds * RENEWED
         self.leave_at = asked + seconds * LEFT
@@ -129,10 +143,10 @@ class Nodes:
 
     def forget_parent(self) -> None:
         """In a fork: use none of the parent's numbers."""
-        self.here = mark()
         self._leases: dict[int, Lease] = {}
         self._leasing: set[int] = set()
         self._seen: dict[tuple[TicketServer, int], tuple[int, float]] = {}
+        self.here = mark()  # the last, as it says that all is done
 
     def add(self, user: User) -> None:
         """Stop it, and ask it for its latest time, when a number is given back."""
@@ -177,21 +191,22 @@ class Nodes:
     def _begin(self, bits: int) -> Lease:
         before = self._leases.get(bits)
         if before is not None and not before.ended:
-            try:
-                if self._renew(before):  # nobody has taken it meanwhile
-                    return before
-            except TicketError as error:
-                log.warning("%r could not be renewed: %s", before, error)
+            self.extend(before)
+            if not before.ended:  # nobody has taken it meanwhile
+                return before
         lease = self._leases[bits] = self._lease_anew(bits, self._servers)
         return lease
 
     def extend(self, lease: Lease) -> None:
-        """Renew it now, since this machine's clock has stepped past its horizon, or do without it."""
+        """Renew it when it has ended, or when this machine's clock is past its horizon; or do without it."""
         try:
-            self._renew(lease)
+            if self._known(lease) <= lease.told:
+                self._renew(lease)
+                return
+            log.warning("%r is over: its number has had another owner since", lease)
         except TicketError as error:
-            lease.ended = True
             log.warning("%r could not be renewed: %s", lease, error)
+        lease.ended = True
 
     # -- renewing
 
@@ -236,14 +251,15 @@ class Nodes:
 
     def _renew(self, lease: Lease) -> bool:
         """Renew a lease; False when the number is another's, or its server does not know of it."""
-        asked, claim = clock.elapsed(), self._claim(lease.token)
+        asked, token, claim = clock.elapsed(), lease.token, self._claim(lease.new_token())
         kept = lease.server.do(
             lease_table.NAME,
-            lambda cursor, place: lease_table.renew(cursor, place, lease.node, claim),
+            lambda cursor, place: lease_table.renew(cursor, place, lease.node, token, claim),
         )
         if kept:
+            lease.told = max(lease.told, claim.horizon)
             self._tell_peers(lease, claim)
-            lease.granted(asked, self.seconds, claim.horizon)
+            lease.granted(asked, self.seconds, claim)
         else:
             lease.ended = True
             log.warning(
@@ -334,7 +350,7 @@ class Nodes:
                 return None
             node, horizon = taken
             lease = Lease(node, bits, server, token, max(horizon, claim.horizon - claim.lasts))
-            lease.granted(asked, self.seconds, claim.horizon)
+            lease.granted(asked, self.seconds, claim)
             return lease
 
         return server.do(lease_table.NAME, work)
@@ -343,17 +359,15 @@ class Nodes:
 
     def _is_remembered(self, lease: Lease) -> bool:
         """Whether the number's server remembers its last owner; if not, its ids may be still to come."""
-        known = 0
-        for peer in self._peers(lease):
-            with contextlib.suppress(TicketError):  # what it knows cannot be known now
-                known = max(known, peer.do(lease_table.NAME, partial(_ask, lease.node)))
-        claim = Claim(lease.token, _holder(), int(self.seconds * 1_000_000), lease.horizon)
+        lasts = int(self.seconds * 1_000_000)
+        claim, lease.told = Claim(lease.token, _holder(), lasts, lease.horizon), lease.horizon
+        known = self._ask_peers(lease, partial(_tell_owner, lease.node, lease.since, claim))
         if known <= lease.since:
-            self._tell_peers(lease, claim)
             return True
         log.critical(
-            "%s was set back to an older state: it leases node %d, whose ids may have times until %d"
-            " (microseconds since 1970) as its peers know. That number is left alone until then.",
+            "%s was set back to an older state, or another pool divides the node numbers otherwise between"
+            " the servers: it leases node %d, whose ids may have times until %d (microseconds since 1970) as"
+            " its peers know. That number is left alone until then.",
             lease.server,
             lease.node,
             known,
@@ -361,6 +375,18 @@ class Nodes:
         lease.ended = True
         self._give_back(lease, known)
         return False
+
+    def _known(self, lease: Lease) -> int:
+        """The latest horizon of its number that another server knows of."""
+        return self._ask_peers(lease, partial(_ask, lease.node))
+
+    def _ask_peers(self, lease: Lease, question: Callable[[DBAPICursor, Place], int]) -> int:
+        """The largest of their answers, or 0."""
+        known = 0
+        for peer in self._peers(lease):
+            with contextlib.suppress(TicketError):  # what it knows cannot be known now
+                known = max(known, peer.do(lease_table.NAME, question))
+        return known
 
     def _tell_peers(self, lease: Lease, claim: Claim) -> None:
         for peer in self._peers(lease):
@@ -444,7 +470,7 @@ class Nodes:
         if not self._peers_took_back(lease, used):
             used = max(used, lease.horizon)  # else they would say that its server has forgotten it
         try:
-            release = partial(_release, lease.node, lease.token, used)
+            release = partial(_release, lease.node, (lease.token, lease.next_token), used)
             lease.server.do(lease_table.NAME, release)
         except TicketError as error:
             log.info("%r is not given back: %s", lease, error)
@@ -477,6 +503,10 @@ def _ask(node: int, cursor: DBAPICursor, place: Place) -> int:
     return lease_table.known_horizon(cursor, place, node)
 
 
+def _tell_owner(node: int, since: int, claim: Claim, cursor: DBAPICursor, place: Place) -> int:
+    return lease_table.tell_owner(cursor, place, node, since, claim)
+
+
 def _tell(node: int, claim: Claim, cursor: DBAPICursor, place: Place) -> None:
     lease_table.tell_horizon(cursor, place, node, claim)
 
@@ -485,8 +515,10 @@ def _take_back(node: int, told: int, used: int, cursor: DBAPICursor, place: Plac
     lease_table.take_back(cursor, place, node, told, used)
 
 
-def _release(node: int, token: str, used: int, cursor: DBAPICursor, place: Place) -> None:
-    lease_table.release(cursor, place, node, token, used)
+def _release(
+    node: int, tokens: tuple[str, str], used: int, cursor: DBAPICursor, place: Place
+) -> None:
+    lease_table.release(cursor, place, node, tokens, used)
 
 
 def _holder() -> str:

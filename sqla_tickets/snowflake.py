@@ -7,6 +7,7 @@ it has not used, and waits for the next tick when there are none. No id is ahead
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from .sequence import holds_integers, is_name, largest_of, pool_of, sequence_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .forks import Mark
     from .leases import Lease, Nodes
     from .pool import TicketPool
 
@@ -173,6 +175,16 @@ def _as_in(column: Column[Any], runs: list[range]) -> Iterator[Any]:
     return uuids if column.type.as_uuid else map(str, uuids)
 
 
+class _Laid(deque[int]):
+    """Numbers that are laid out, and the mark of the process that they are for."""
+
+    __slots__ = ("here",)
+
+    def __init__(self, numbers: Iterable[int], here: Mark) -> None:
+        super().__init__(numbers)
+        self.here = here
+
+
 class Snowflakes:
     """What makes the ids of one sequence in this process: ``pool.snowflakes("photos").next_id()``.
 
@@ -196,17 +208,16 @@ class Snowflakes:
         #: The tick that was made ids of last, and its next sequence number.
         self._tick, self._next = -1, self._size
         self._lease: Lease | None = None
-        self._laid: deque[int] = deque()
+        #: By process: another thread may have held the lock while this one was forked.
+        self._locks: dict[int, threading.Lock] = {}
+        self._laid = _Laid((), nodes.here)
         #: In nanoseconds since 1970: while it is so late, what is laid out has the right time.
         self._from = self._until = 0
-        self.forget_parent()
         nodes.add(self)
 
     def forget_parent(self) -> None:
-        """In a fork: another thread may have held the lock, and what is laid out is the parent's."""
-        self._lock = threading.Lock()
-        self._laid, self._until = deque(), 0
-        self._here = self._nodes.here
+        """In a fork: what is laid out is the parent's, as its mark says, and only takes up memory."""
+        self._laid = _Laid((), self._nodes.here)
 
     def next_id(self) -> int:
         """One id.
@@ -218,12 +229,13 @@ class Snowflakes:
             TicketsExhausted: the layout has run out of time.
         """
         if self._from <= time_ns() < self._until:
+            laid = self._laid
             try:
-                number = self._laid.popleft()
+                number = laid.popleft()
             except IndexError:
                 pass
             else:
-                if self._here[0]:  # looked at last: what a fork has popped is the parent's
+                if laid.here[0]:  # looked at last: what a fork has popped is the parent's
                     return number
         return self._make(1, lay_out=True)[0][0]
 
@@ -249,7 +261,7 @@ class Snowflakes:
 
     def stop(self) -> int:
         """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
-        with self._lock:
+        with self._lock():
             self._take_back()
             return self.layout.began_at(self._tick) if self._tick >= 0 else 0
 
@@ -257,12 +269,10 @@ class Snowflakes:
         """``n`` ids, and some laid out for those who come next in this tick."""
         runs: list[range] = []
         waits_since: float | None = None
-        in_vain = 0
+        in_vain, needed, here = 0, n, self._nodes.here
         while n:
             lease = self._nodes.lease(self._bits)
-            if not self._here[0]:  # a fork that Python was not told of
-                self.forget_parent()
-            with self._lock:
+            with self._lock():
                 now = clock.wall()
                 tick = self.layout.tick_at(now)
                 is_live, is_covered = lease.is_live, now <= lease.horizon
@@ -271,7 +281,7 @@ class Snowflakes:
                     self._see_that_it_fits(tick)
                     taken = self._take(lease, tick, n, runs, waited=waits_since is not None)
                     if taken == n and lay_out:
-                        self._lay_out(lease, now)
+                        self._lay_out(lease, now, here)
                 behind = self._tick - tick
             n -= taken
             if not is_live:
@@ -281,7 +291,13 @@ class Snowflakes:
                 self._nodes.extend(lease)
             elif n:
                 waits_since = self._wait(behind, waits_since if not taken else None)
+        if not here[0]:  # this is a fork, and some may be the parent's
+            return self._make(needed, lay_out=lay_out)
         return runs
+
+    def _lock(self) -> threading.Lock:
+        pid = os.getpid()
+        return self._locks.get(pid) or self._locks.setdefault(pid, threading.Lock())
 
     def _take(self, lease: Lease, tick: int, n: int, runs: list[range], *, waited: bool) -> int:
         """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
@@ -310,9 +326,9 @@ class Snowflakes:
     def _run(self, lease: Lease, n: int) -> range:
         return self.layout.run(self._tick, self._above | lease.node, self._next, n)
 
-    def _lay_out(self, lease: Lease, now: int) -> None:
+    def _lay_out(self, lease: Lease, now: int, here: Mark) -> None:
         room = min(LAID_OUT * self._next, self._size - self._next)
-        self._laid = deque(self._run(lease, room))
+        self._laid = _Laid(self._run(lease, room), here)
         self._next += room
         self._from = self.layout.began_at(self._tick) * 1000
         rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
@@ -320,7 +336,7 @@ class Snowflakes:
 
     def _take_back(self) -> None:
         """Use what is laid out for others: its last numbers, as another thread may be popping the first."""
-        laid, self._laid = self._laid, deque()
+        laid, self._laid = self._laid, _Laid((), self._laid.here)
         with suppress(IndexError):
             while True:
                 laid.pop()

@@ -83,8 +83,8 @@ def _make(pool: TicketPool, journal: Path, bits: int, times: int, chooser: rando
                 time.sleep(0.1)
                 continue
             lease = made._lease
-            token = "" if lease is None else lease.token
-            line = {"before": before, "after": clock.elapsed(), "token": token, "ids": ids}
+            since = "" if lease is None else str(lease.since)
+            line = {"before": before, "after": clock.elapsed(), "lease": since, "ids": ids}
             file.write(json.dumps(line) + "\n")
             time.sleep(0.02)
 
@@ -138,14 +138,14 @@ def check(folder: Path, layout: BitLayout) -> Found:
                     found.out_of_order.append(f"{journal.name}: {number} after {last}")
                 seen.add(number)
                 last = number
-            key = (layout.decode(line["ids"][-1]).node, line["token"])
+            key = (layout.decode(line["ids"][-1]).node, line["lease"])
             # it was owned at some moment between these two, and so in between the first and last
             first, latest = spans.get(key, (line["after"], line["before"]))
             spans[key] = (min(first, line["after"]), max(latest, line["before"]))
     found.made, found.leases = len(seen), len(spans)
     by_node: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-    for (node, token), (first, latest) in spans.items():
-        by_node[node].append((first, latest, token))
+    for (node, lease), (first, latest) in spans.items():
+        by_node[node].append((first, latest, lease))
     for node, owners in by_node.items():
         owners.sort()
         for (_, end, one), (begin, _, other) in pairwise(owners):

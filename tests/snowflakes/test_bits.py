@@ -26,7 +26,7 @@ def utc(*parts: int, ms: int = 0) -> datetime:
 # Wikipedia, "Snowflake ID"; Discord's reference, "Snowflakes"; the README of T-PWK/flake-idgen
 # (its two fields of five bits are one of ten here); Instagram's "Sharding & IDs at Instagram":
 # September 9th, 2011, 5:00 pm of UTC is 1,387,263,000 ms after its epoch; its user 31341 is on shard
-# 1341, and its sequence is at 5001, which is 905 modulo 1024.
+# 1341, and its sequence is at 5001, which is 905 modulo 1024; the README of boundary/flake.
 VECTORS = [
     (SNOWFLAKE, 1541815603606036480, utc(2022, 6, 28, 16, 7, 40, ms=105), 378, 0),
     (DISCORD, 175928847299117063, utc(2016, 4, 30, 11, 18, 25, ms=796), 1 << 5, 7),
@@ -39,6 +39,13 @@ VECTORS = [
         utc(1970, 1, 1, ms=1314220021721 + 1387263000),
         1341,
         905,
+    ),
+    (
+        FLAKE,
+        0x00000134D4212D43109ADD5E0E8F0000,
+        utc(1970, 1, 1, ms=0x134D4212D43),
+        0x109ADD5E0E8F,
+        0,
     ),
     # what the source of Sonyflake computes: elapsed << 24 | sequence << 16 | machine
     (SONYFLAKE, 100 << 24 | 3 << 16 | 0xA00B, utc(2014, 9, 1, 0, 0, 1), 0xA00B, 3),
@@ -130,11 +137,12 @@ def test_the_same_in_sql(app_url: URL, layout: BitLayout) -> None:
         table.create(connection)
         for node in (0, 700):
             connection.execute(insert(table), {"id": layout.encode(time, node, 7)})
-        statement = select(layout.time_of(table.c.id), layout.node_of(table.c.id)).where(
+        parts = (layout.time_of, layout.node_of, layout.sequence_of)
+        statement = select(*(part(table.c.id) for part in parts)).where(
             table.c.id >= layout.id_at(time)
         )
         rows = connection.execute(statement.order_by(table.c.id)).all()
-        assert [tuple(row) for row in rows] == [(time.replace(tzinfo=None), n) for n in (0, 700)]
+        assert [tuple(row) for row in rows] == [(time.replace(tzinfo=None), n, 7) for n in (0, 700)]
         late = layout.time_of(table.c.id) > time.replace(tzinfo=None)
         assert connection.scalar(select(table.c.id).where(late)) is None
     engine.dispose()

@@ -47,8 +47,8 @@ def tormented(
 
 def journal(folder: Path, name: str, *lines: tuple[float, str, list[int]]) -> None:
     text = [
-        json.dumps({"before": at, "after": at + 0.1, "token": token, "ids": ids})
-        for at, token, ids in lines
+        json.dumps({"before": at, "after": at + 0.1, "lease": lease, "ids": ids})
+        for at, lease, ids in lines
     ]
     (folder / f"ids-{name}").write_text("\n".join(text) + '\n{"before": 1, "af')
 
