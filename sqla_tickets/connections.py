@@ -207,7 +207,8 @@ class Connections:
 
     def _opened(self, flight: Flight) -> Connection:
         stock, longest = self._idle(), flight.server.timeout + 2 * LOCK_WAIT
-        opening = Opening(self, str(flight.server), longest)
+        opening = Opening(self, str(flight.server), longest, stock.coming.discard)
+        stock.coming.add(opening)
         stock.openings.add(opening)
         flight.board(opening)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.util import await_only
@@ -30,14 +31,22 @@ class Opening:
         connections: where it is opened, and kept when nobody waits for it any more.
         name: of the server.
         seconds: after which an attempt in an event loop ends, as not every driver does by itself.
+        ended: is called when the attempt has ended, although nobody may wait for it any more.
     """
 
     #: Seconds that it is given at least, since it takes several round trips.
     patience: Final = 0.05
     can_be_cut: Final = True
 
-    def __init__(self, connections: Connections, name: str, seconds: float) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        name: str,
+        seconds: float,
+        ended: Callable[[Opening], object],
+    ) -> None:
         self._connections, self._name, self._seconds = connections, name, seconds
+        self._ended = ended
         self._in_a_task = connections.dialect.is_async
         self._over = asyncio.Event() if self._in_a_task else threading.Event()
         self._lock = threading.Lock()
@@ -100,6 +109,9 @@ class Opening:
             self._over.set()
 
     def _open_in_time(self) -> Connection:
-        if self._in_a_task:
-            return within(self._seconds, self._connections.open)
-        return self._connections.open()
+        try:
+            if self._in_a_task:
+                return within(self._seconds, self._connections.open)
+            return self._connections.open()
+        finally:
+            self._ended(self)

@@ -98,7 +98,8 @@ class Stock(deque["Connection"]):
     """The idle connections of all threads, or of one event loop; and how many there are in all.
 
     Attributes:
-        openings: those that are being opened now.
+        openings: those that are being opened now, and waited for.
+        coming: these, and those for which nobody waits any more.
         full_until: when it may be worth to open another one, by ``time.monotonic()``.
         turns: of those that wait for one, the first first.
     """
@@ -108,6 +109,7 @@ class Stock(deque["Connection"]):
         # not a WeakSet, which cannot be gone through while other threads add to it
         self._made: set[ref[Connection]] = set()
         self.openings: set[object] = set()
+        self.coming: set[object] = set()
         self.turns: deque[Turn] = deque()
         self.full_until = 0.0
 
@@ -117,10 +119,10 @@ class Stock(deque["Connection"]):
 
     def has_room(self) -> bool:
         """Whether another one is to be opened for a draw that finds none idle."""
-        under_way, there = len(self.openings), self._open()
+        there = self._open()
         if there and time.monotonic() < self.full_until:
             return False
-        return under_way < AT_ONCE and under_way + there < KEPT
+        return len(self.openings) < AT_ONCE and len(self.coming) + there < KEPT
 
     def can_do_without(self) -> bool:
         """Whether there are others to wait for, now that the server lets in no more."""

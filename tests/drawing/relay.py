@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 
 __all__ = ["Relay", "relay_to"]
 
@@ -16,6 +15,8 @@ class Relay:
 
     Attributes:
         port: where clients find it.
+        deaf: whether it swallows all that is sent.
+        lines: how many connections there were.
     """
 
     def __init__(self, target: int) -> None:
@@ -23,13 +24,13 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._ends: list[socket.socket] = []
-        self._lines, self._forgotten = count(), -1
+        self.lines, self._forgotten = 0, -1
         self.deaf = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def forget(self) -> None:
         """Swallow without a word what is sent on any connection that there is now."""
-        self._forgotten = next(self._lines)
+        self._forgotten = self.lines - 1
 
     def close(self) -> None:
         """End all connections."""
@@ -44,7 +45,7 @@ class Relay:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._target))
                 self._ends += near, far
-                number = next(self._lines)
+                number, self.lines = self.lines, self.lines + 1
                 for ends in ((near, far), (far, near)):
                     threading.Thread(target=self._pump, args=(number, *ends), daemon=True).start()
 

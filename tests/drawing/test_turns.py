@@ -17,7 +17,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import TicketPool, watch
 from sqla_tickets.connections import Connection
-from sqla_tickets.turns import KEPT, Stock
+from sqla_tickets.turns import AT_ONCE, KEPT, Stock
+from tests.drawing.relay import relay_to
 from tests.drawing.tools import assert_unique, connections_to, fresh_pair, mysql_like, setting
 from tests.servers import Borrower, MySQLLike
 from tests.servers.ports import free_port
@@ -125,6 +126,27 @@ def test_a_hundred_threads(crowded: Pair) -> None:
         drawn = [threads.submit(draw) for _ in range(THREADS)]
         assert_unique([ticket for draws in drawn for ticket in draws.result()])
         assert are_few(crowded)
+
+
+def test_connections_that_nobody_waits_for_any_more_are_few(
+    servers: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FIRST", FOR_EVER)
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+
+    async def draw(port: int) -> None:
+        there = url.set(drivername="mysql+asyncmy", port=port)
+        pool = TicketPool([there], timeout=FOR_EVER, hedge=False)
+        for _ in range(2 * KEPT):
+            task = asyncio.ensure_future(greenlet_spawn(pool.next_id, "photos"))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.wait([task])
+
+    with relay_to(url.port) as relay:
+        relay.deaf = True
+        asyncio.run(draw(relay.port))
+        assert AT_ONCE < relay.lines <= KEPT
 
 
 def test_tasks_that_are_cancelled_while_they_queue(crowded: Pair) -> None:
