@@ -44,7 +44,7 @@ screenshots: $(VENV)/tests.stamp
 	@tools/install-servers
 	PYTHONPATH=. $(BIN)/python tools/screenshots.py
 
-# Every supported Python, SQLAlchemy and Alembic; ARGS="-t corners" takes the ends of each range.
+# Every supported Python, SQLAlchemy and Alembic; ARGS="-s corners" takes the ends of each range.
 matrix: $(VENV)/matrix.stamp
 	@tools/install-servers
 	$(BIN)/python -m nox $(ARGS)

@@ -1,13 +1,16 @@
-"""The tests on every supported Python, SQLAlchemy and Alembic: `nox`, or `nox -t corners`.
+"""The tests on every supported Python, SQLAlchemy and Alembic: `nox`, or `nox -s corners`.
 
-Arguments after `--` go to pytest: `nox -t corners -- --servers=sqlite,mariadb`.
+Arguments after `--` go to pytest: `nox -s corners -- --servers=sqlite,mariadb`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import nox
 
@@ -23,6 +26,22 @@ SQLALCHEMY = {
 LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
 CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
 ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
+#: What the corners leave to a run with one combination: to draw for long, which tries servers; Alembics that
+#: a test installs by itself; and what asks nothing of a version that no other test asks: the tools of the
+#: tests, the demo and the benchmarks, and stories, of which the same are told each time.
+ONCE = [
+    *("-m", "not soak and not network"),
+    *(
+        f"--ignore=tests/{part}"
+        for part in (
+            "chaos",
+            "drawing/test_properties.py",
+            "test_benchmarks.py",
+            "test_demo.py",
+            "test_servers.py",
+        )
+    ),
+]
 
 
 def is_here(version: str) -> bool:
@@ -62,7 +81,35 @@ def matrix() -> Sequence[object]:
 def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     """Run the tests with one combination."""
     session.install("--quiet", "--upgrade", "pip>=25.1")
-    session.install(
-        "--quiet", "-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]
-    )
+    wanted = ["-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]]
+    # most modules of what is installed are never imported
+    session.install("--quiet", "--no-compile", *wanted)
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=False, default=False)
+def corners(session: nox.Session) -> None:
+    """Run the tests at the corners, two at a time: to install and to collect takes one processor each."""
+    nox_itself = [sys.executable, "-m", "nox"]
+    found = subprocess.run(
+        [*nox_itself, "-t", "corners", "--list", "--json"], capture_output=True, check=True
+    )
+    names = [each["session"] for each in json.loads(found.stdout)]
+
+    def run(name: str) -> tuple[str, bool]:
+        done = subprocess.run(
+            [*nox_itself, "-s", name, "--", *ONCE, *session.posargs],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.stdout, done.returncode == 0
+
+    with ThreadPoolExecutor(2) as pairs:
+        failed = []
+        for name, (said, is_well) in zip(names, pairs.map(run, names), strict=True):
+            sys.stdout.write(said)
+            failed += [] if is_well else [name]
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
