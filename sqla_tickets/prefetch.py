@@ -51,13 +51,14 @@ def fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
 
     Not from SQLite: it does not survive a fork while a thread is inside of it.
     """
-    drawn_from, _ = pool.trails.get(name, (pool, name))
-    if drawn_from.on_sqlite or not stream.begin_fetch():
+    if not stream.begin_fetch():
         return
+    drawn_from, _ = pool.trails.get(name, (pool, name))
     in_a_task = any(server.engine.dialect.is_async for server in drawn_from.servers)
     work = partial(_fetch, pool, name, stream, bounds)
     title = f"sqla_tickets block of {name!r}"
-    if (in_a_task and not _in_a_loop()) or not beside(work, title, in_a_task=in_a_task):
+    cannot = drawn_from.on_sqlite or (in_a_task and not _in_a_loop())
+    if cannot or not beside(work, title, in_a_task=in_a_task):
         stream.end_fetch(failed=True)
 
 

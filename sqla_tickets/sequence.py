@@ -114,21 +114,20 @@ class TicketSequence(IdDefault):
         self, columns: Sequence[Column[Any]], n: int, alike: Iterable[IdDefault] = ()
     ) -> Iterator[int]:
         """``n`` tickets that each of the columns can hold."""
-        pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
-        # a single ticket in hand, the quick way; without a name it would be taken from the last column's sequence
-        if n == 1 and self.block != 1 and self.name is not None and not alike:
+        pool, name = pool_of(self, columns[0]), self.name
+        # one from the hand, the quick way; without a name it would come from the last column's sequence
+        if n == 1 and self.block != 1 and name is not None and not alike:
             ticket = pool.next_id(self)
-            for column in columns:
-                check_fits(column, name, ticket)
+            check_fits(columns, name, ticket)
             return iter((ticket,))
+        name = sequence_of(self, columns[0])
         least, most = self.bounds
         for other in alike:
             if isinstance(other, TicketSequence):
                 least, most = max(least, other.bounds[0]), max(most, other.bounds[1])
         drawn = pool.reserve_for(name, n, (least, most))
         largest = drawn[0][-1] if len(drawn) == 1 else max(tickets[-1] for tickets in drawn)
-        for column in columns:
-            check_fits(column, name, largest)
+        check_fits(columns, name, largest)
         return chain.from_iterable(drawn)
 
 
@@ -159,7 +158,7 @@ def pool_of(declared: Named, column: Column[Any]) -> TicketPool:
     Raises:
         NoTicketPool: none of that name is attached to the column's MetaData.
     """
-    pools = attached_pools(column.table.metadata)
+    pools: dict[str, TicketPool] = column.table.metadata.info.get(INFO, {})
     wanted = declared.pool or "default"
     try:
         return pools[wanted]
@@ -172,18 +171,20 @@ def pool_of(declared: Named, column: Column[Any]) -> TicketPool:
         ) from None
 
 
-def check_fits(column: Column[Any], name: str, ticket: int) -> None:
-    """See that a column's type can hold a ticket.
+def check_fits(columns: Iterable[Column[Any]], name: str, ticket: int) -> None:
+    """See that the columns' types can hold a ticket.
 
     Raises:
         TicketsExhausted: it cannot; nothing was inserted, and the ticket is a gap.
     """
-    largest = largest_of(column.type)
-    if ticket > largest:
-        raise TicketsExhausted(
-            f"the ticket {ticket} of the sequence {name!r} is larger than {column.table.name}."
-            f"{column.name} can hold ({column.type!r}, up to {largest}): change the column to BigInteger"
-        )
+    for column in columns:
+        largest = largest_of(column.type)
+        if ticket > largest:
+            raise TicketsExhausted(
+                f"the ticket {ticket} of the sequence {name!r} is larger than {column.table.name}."
+                f"{column.name} can hold ({column.type!r}, up to {largest}): change the column to"
+                " BigInteger"
+            )
 
 
 def is_name(name: object) -> bool:
