@@ -50,6 +50,7 @@ class Figure:
 
 _BLOCK, _AUTO = "TicketSequence, block=100", "AUTO_INCREMENT"
 _RANGE = "ids from a range"
+_UUIDS = "UUIDs made before"
 _HAND = "next_id, block=1000"
 FIGURES = (
     Figure("`next_id`, `block=1000`, against `uuid.uuid4()`", 8, "hand", _HAND, "uuid4"),
@@ -142,18 +143,25 @@ FIGURES = (
         "the layout's own limit",
     ),
     Figure(
-        "ORM flush with Snowflakes against ids from a range",
+        "ORM flush with Snowflakes against Snowflakes made before",
         0.97,
         "flush of Snowflakes",
         "SnowflakeSequence",
-        _RANGE,
+        "Snowflakes made before",
     ),
     Figure(
-        "ORM flush with UUIDs of version 7 against `uuid7()` by hand",
+        "ORM flush with UUIDs of version 7 against UUIDs made before",
         0.97,
         "flush of UUIDs of version 7",
         "UUIDSequence",
+        _UUIDS,
+    ),
+    Figure(
+        "floor: ORM flush with `uuid7()` by hand against UUIDs made before",
+        None,
+        "flush of UUIDs of version 7",
         "uuid7() by hand",
+        _UUIDS,
     ),
     Figure(
         "parents with children against AUTO_INCREMENT",

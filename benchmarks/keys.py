@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import count, islice
 from typing import Any
 
@@ -15,7 +17,13 @@ from sqlalchemy.orm import DeclarativeBase, relationship
 from benchmarks.peers import PEERS, is_installed
 from benchmarks.peers.in_process import UUID7, new_uuid7
 from benchmarks.place import Place
-from sqla_tickets import SnowflakeSequence, TicketPool, TicketSequence, UUIDSequence
+from sqla_tickets import (
+    SNOWFLAKE,
+    SnowflakeSequence,
+    TicketPool,
+    TicketSequence,
+    UUIDSequence,
+)
 
 __all__ = ["Models", "auto_increment_key", "keys_of", "models", "ticket_models"]
 
@@ -25,15 +33,25 @@ NewKey = Callable[[str], "Column[Any]"]
 Big = BigInteger().with_variant(Integer, "sqlite")
 
 
+def _nothing(n: int) -> None:
+    """What is to be done where ids are not made before."""
+
+
 @dataclass(frozen=True)
 class Models:
-    """Mapped classes with one kind of key: a photo alone, and an album with its tracks."""
+    """Mapped classes with one kind of key: a photo alone, and an album with its tracks.
+
+    Attributes:
+        ids: what the application sets; None where something else sees to it.
+        make_ready: has so many ids made, before the clock starts.
+    """
 
     photo: type[Any]
     album: type[Any]
     track: type[Any]
     base: type[DeclarativeBase]
     ids: Iterator[Any] | None = None
+    make_ready: Callable[[int], object] = _nothing
 
     def photos(self, n: int) -> list[object]:
         """New objects, in no session; with their ids where these cost nothing."""
@@ -158,6 +176,11 @@ def _made(
         return snowflake_models(prefix, pool)
     if name in _OF_UUID7 and not is_installed(UUID7):
         return None
+    if name == "Snowflakes made before":
+        first = SNOWFLAKE.id_at(datetime.now(timezone.utc))
+        return _made_before(prefix, BigInteger(), count(first).__next__)
+    if name == "UUIDs made before":
+        return _made_before(prefix, Uuid(), new_uuid7())
     if name == "uuid7() by hand":
         made = models(prefix, lambda _: Column("id", Uuid, primary_key=True))
         return replace(made, ids=iter(new_uuid7(), None))
@@ -180,8 +203,19 @@ _BY_HAND = {
     "counter, drawn by hand": "UPDATE, bare cursor",
     "replace, drawn by hand": "REPLACE, bare cursor",
 }
-_OF_UUID7 = ("UUIDv7", "UUIDSequence", "uuid7() by hand")
+_OF_UUID7 = ("UUIDv7", "UUIDSequence", "uuid7() by hand", "UUIDs made before")
 _WITH_SEQUENCES = ("mariadb", "postgresql")
+
+
+def _made_before(prefix: str, type_: Any, make: Callable[[], object]) -> Models:
+    """Mapped classes whose ids lie ready; the column is as `IdDefault` has it."""
+    ready: deque[object] = deque()
+    made = models(prefix, lambda _: Column("id", type_, primary_key=True, autoincrement=False))
+    return replace(
+        made,
+        ids=iter(ready.popleft, None),
+        make_ready=lambda n: ready.extend(make() for _ in range(n)),
+    )
 
 
 def _sequence_key(place: Place) -> NewKey:
