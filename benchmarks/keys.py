@@ -133,9 +133,9 @@ def auto_increment_key(name: str) -> Column[Any]:
     return Column("id", Big, primary_key=True)
 
 
-def _plain_key(name: str) -> Column[Any]:
-    """What the application sets."""
-    return Column("id", BigInteger, primary_key=True)
+def _key_by_hand(name: str) -> Column[Any]:
+    """What the application sets, and no server counts."""
+    return Column("id", BigInteger, primary_key=True, autoincrement=False)
 
 
 @contextmanager
@@ -171,7 +171,8 @@ def _made(
     if name == "Sequence":
         return models(prefix, _sequence_key(place)) if place.kind in _WITH_SEQUENCES else None
     if name == "ids from a range":
-        return replace(models(prefix, _plain_key), ids=count(1))
+        made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
+        return replace(made, ids=count(1))
     if name == "SnowflakeSequence":
         return snowflake_models(prefix, pool)
     if name in _OF_UUID7 and not is_installed(UUID7):
@@ -194,7 +195,7 @@ def _made(
         return None
     draw = stack.enter_context(peer.open(place))
     if name in _BY_HAND:
-        return replace(models(prefix, _plain_key), ids=iter(draw, None))
+        return replace(models(prefix, _key_by_hand), ids=iter(draw, None))
     return models(prefix, lambda _: Column("id", BigInteger, default=draw, primary_key=True))
 
 
