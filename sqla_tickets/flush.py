@@ -75,11 +75,9 @@ def _assign_one(attribute: _Attribute) -> None:
     objects = [state.obj() for state in states]
     tickets = attribute.declared.draw_for([attribute.column], objects)
     for state, new, ticket in zip(states, objects, tickets, strict=True):
-        if state.expired_attributes or state.callables:  # it was in a database once
-            set_committed_value(new, key, ticket)
-        else:  # the same, at a fourth of the price
-            instance_dict(new)[key] = ticket
-            state.committed_state.pop(key, None)
+        # what set_committed_value() does to an object that is in no database, at a fourth of the price
+        instance_dict(new)[key] = ticket
+        state.committed_state.pop(key, None)
 
 
 def _assign(attributes: list[_Attribute]) -> None:
