@@ -284,7 +284,13 @@ def drop_everything() -> None:
     A server that issues numbers twice has seldom one bad table, and a block cannot tell by which name,
     through which pool, it was drawn.
     """
-    for hand in list(_hands):
+    while True:
+        try:
+            hands = list(_hands)
+            break
+        except RuntimeError:  # another thread has just made a pool
+            pass
+    for hand in hands:
         if hand.here[0]:
             hand.drop_all()
 

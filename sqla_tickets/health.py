@@ -33,6 +33,7 @@ class Breaker:
         self.slow = False
         self._next_attempt = 0.0
         self._failures = 0
+        self._quarantine: TicketError | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -42,9 +43,9 @@ class Breaker:
     @property
     def state(self) -> BreakerState:
         """Closed, open, or quarantined, which no time and no success ends."""
-        if self.reason is None:
-            return "closed"
-        return "quarantined" if self._next_attempt == math.inf else "open"
+        if self._quarantine is not None:
+            return "quarantined"
+        return "closed" if self.reason is None else "open"
 
     @property
     def is_due(self) -> bool:
@@ -59,28 +60,39 @@ class Breaker:
         self._failures += 1
         self._next_attempt = time.monotonic() + wait * _jitter()
         self.slow, self.reason = slow, reason
+        self._stay_quarantined()
 
     def postpone(self) -> None:
         """Put the next attempt off by the shortest wait, since one has just begun."""
         if self.state == "open":
             self._next_attempt = time.monotonic() + FIRST_WAIT * _jitter()
+            self._stay_quarantined()
 
     def admit(self) -> None:
         """Close on trial: a server that fails again at once waits for longer than before."""
         if self.state == "open":
             self.reason, self.slow = None, False
+            self._stay_quarantined()
 
     def reset(self) -> None:
         """Close after a success; a quarantine stays."""
         if self._failures and self.state != "quarantined":
             self.reason, self.slow, self._failures = None, False, 0
+            self._stay_quarantined()
 
     def quarantine(self, reason: TicketError) -> None:
         """Open for good: what happened calls for a person."""
-        self.reason, self._next_attempt = reason, math.inf
+        self._quarantine = reason
+        self._stay_quarantined()
+
+    def _stay_quarantined(self) -> None:
+        """A draw that ends at the same moment, well or not, changes nothing."""
+        if self._quarantine is not None:
+            self.reason, self._next_attempt = self._quarantine, math.inf
 
     def release(self) -> None:
         """Close, whatever it was open for: a person has seen to it."""
+        self._quarantine = None
         self.reason, self.slow, self._failures, self._next_attempt = None, False, 0, 0.0
 
 
