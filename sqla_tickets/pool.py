@@ -127,6 +127,8 @@ class TicketPool(event.EventTarget):
         self.servers = tuple(s if isinstance(s, TicketServer) else TicketServer(s) for s in servers)
         for place, server in enumerate(self.servers, 1):
             server.join(place, self.stride, timeout)
+        #: Whether a ticket server is a SQLite file.
+        self.on_sqlite = any(server.engine.dialect.name == "sqlite" for server in self.servers)
         self._check_offsets()
         self._warn_of_twins()
         self._nodes = Nodes(name, self.servers, self.stride, node_lease)
@@ -578,11 +580,6 @@ class TicketPool(event.EventTarget):
             breaker=breaker.state,
             error=str(error or breaker.reason) if error or breaker.reason else None,
         )
-
-    @property
-    def on_sqlite(self) -> bool:
-        """Whether a ticket server is a SQLite file."""
-        return any(server.engine.dialect.name == "sqlite" for server in self.servers)
 
     def refuse_database_of(self, engine: Engine) -> None:
         """See that the application's database is not a SQLite file that issues tickets.
