@@ -32,6 +32,7 @@ from .counting import BOUNDS, Counting, Counts
 from .health import BreakerState
 from .moves import names
 from .statements import largest_ticket
+from .survey import last_tickets
 
 if TYPE_CHECKING:
     from .pool import TicketPool
@@ -78,8 +79,9 @@ class TicketCollector(Collector):
         """One record of each kind, for every table that is known."""
         last: dict[tuple[str, str, str], int] = {}
         for pool in self._pools if self._ask else ():
-            for record in pool.status({*self._sequences, *names(pool)}):
-                last[pool.name, record.sequence, record.server] = record.last_ticket or 0
+            answers = last_tickets(pool, {*self._sequences, *names(pool)})
+            for (name, server), answer in answers.items():
+                last[pool.name, name, str(server)] = answer if isinstance(answer, int) else 0
         yield from self._of_tables(last)
         yield from self._of_servers()
         counts = self._counting.counts

@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from sqla_tickets import TicketError, TicketPool, TicketServer, moves
+from sqla_tickets import TicketError, TicketPool, TicketServer, moves, tombstones
 from sqla_tickets.tables import Place
 from sqla_tickets.tombstones import State
 
@@ -138,13 +138,21 @@ def facts_of(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolFacts:
     answered = any(facts.error is None for facts in found.values())
     names = sorted({*sequences, *(moves.names(pool) if answered else ())})
     for name in names:
-        for server, state in moves.survey(pool, name).items():
-            if found[server].error is None:
-                seen = found[server].tables.get(name, TableFacts(None))
-                found[server].tables[name] = TableFacts(state, seen.engine, seen.counter)
+        for server, facts in found.items():
+            if facts.error is None:
+                seen = facts.tables.get(name, TableFacts(None))
+                state = _state(server, name)
+                facts.tables[name] = TableFacts(state, seen.engine, seen.counter)
     for facts in found.values():
         facts.tables = {name: facts.tables[name] for name in names if name in facts.tables}
     return PoolFacts(pool, list(found.values()))
+
+
+def _state(server: TicketServer, name: str) -> State | TicketError:
+    try:
+        return server.do(name, lambda cursor, place: tombstones.look(cursor, place, name))
+    except TicketError as error:
+        return error
 
 
 def _facts(server: TicketServer) -> Facts:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from sqla_tickets import TicketError, TicketPool, TicketServer, TicketStatus, moves
+from sqla_tickets import TicketError, TicketPool, TicketServer, moves
 from sqla_tickets.note import LayoutName
 from sqla_tickets.statements import largest_ticket
 from sqla_tickets.status import NodeLease
+from sqla_tickets.survey import last_tickets
 
 __all__ = ["LARGEST_IN_JAVASCRIPT", "Node", "Standing", "nodes", "standings"]
 
@@ -108,25 +109,22 @@ def standings(
     """
     named = {pool.name: {*sequences, *moves.names(pool)} for pool in pools}
     begin = time.monotonic()
-    before = {
-        (s.sequence, s.server): s.last_ticket
-        for pool in pools
-        for s in (pool.status(named[pool.name]) if over else ())
-    }
+    before: dict[tuple[str, TicketServer], int | TicketError] = {}
     if over:
+        for pool in pools:
+            before |= last_tickets(pool, named[pool.name])
         time.sleep(over)
     found: list[Standing] = []
     for pool in pools:
-        records = pool.status(named[pool.name])
+        answers = last_tickets(pool, named[pool.name])
         seconds = time.monotonic() - begin
-        rates = {
-            key: None if last is None else (last, seconds) for key, last in before.items() if over
-        }
-        found += [
-            _standing(pool, record, rates.get((record.sequence, record.server)))
-            for record in records
-        ]
-        if not records:
+        for (name, server), answer in answers.items():
+            earlier = before.get((name, server))
+            rate = None
+            if isinstance(answer, int) and isinstance(earlier, int):
+                rate = max(0, answer - earlier) / pool.stride / seconds
+            found.append(_standing(pool, server, name, answer, rate))
+        if not answers:
             found += _silent(pool)
     return [replace(s, lead=_lead(s, found)) for s in found]
 
@@ -165,38 +163,41 @@ def _down(pool: TicketPool, server: TicketServer, error: str) -> Standing:
     )
 
 
-def _standing(pool: TicketPool, record: TicketStatus, before: tuple[int, float] | None) -> Standing:
-    server = next(server for server in pool.servers if str(server) == record.server)
-    note = server.table(record.sequence).note
-    bits = note.bits if note else 64
-    if record.up:
-        server.meet(server.table(record.sequence))
-    last, rate = record.last_ticket, None
-    if last is not None and before is not None:
-        rate = max(0, last - before[0]) / pool.stride / before[1]
+def _standing(
+    pool: TicketPool,
+    server: TicketServer,
+    name: str,
+    answer: int | TicketError,
+    rate: float | None,
+) -> Standing:
+    last = answer if isinstance(answer, int) else None
+    table = server.table(name)
+    bits = table.note.bits if table.note else 64
+    if last is not None:
+        server.meet(table)
     left = None if last is None else max(0, largest_ticket(bits) - last) // pool.stride
     in_javascript = None
     if last is not None and bits == 64:
         in_javascript = max(0, LARGEST_IN_JAVASCRIPT - last) // pool.stride
     return Standing(
         pool=pool.name,
-        sequence=record.sequence,
-        server=record.server,
-        up=record.up,
+        sequence=name,
+        server=str(server),
+        up=last is not None,
         last_ticket=last,
-        layout=record.layout,
+        layout=table.layout.name if table.layout else None,
         stride=pool.stride,
         offset=server.offset or 0,
         bits=bits,
-        is_foreign=record.up and note is None,
-        mark=server.table(record.sequence).mark or None,
+        is_foreign=last is not None and table.note is None,
+        mark=table.mark or None,
         lead=None,
         rate=rate,
         left=left,
         runs_out=_after(left, rate),
         left_in_javascript=in_javascript,
         runs_out_in_javascript=_after(in_javascript, rate),
-        error=record.error,
+        error=None if last is not None else str(answer),
     )
 
 

@@ -22,7 +22,9 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool
+from sqla_tickets import TicketPool, TicketServer
+from sqla_tickets.connections import Connection
+from sqla_tickets.flight import Flight
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import FLICKRS_TABLE, draw_from, run
@@ -220,6 +222,28 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
     assert up[1] == (True, None)
     assert up[2][0] is False
     assert str(servers.mariadb(1).port) in up[2][1]
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("command", [["status", "--over", "0.01"], ["doctor"], ["metrics"]])
+def test_a_server_that_is_down_is_not_waited_for_again_and_again(
+    command: list[str], pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs costs seconds each time, while somebody waits who was called at night."""
+    for n in range(9):
+        pool.create_table(f"photos{n}")
+    asked: list[int | None] = []
+    connect = TicketServer.connect
+
+    def counted(self: TicketServer, flight: Flight | None = None) -> Connection:
+        asked.append(self.offset)
+        return connect(self, flight)
+
+    monkeypatch.setattr(TicketServer, "connect", counted)
+    nowhere = URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", 1, "x")
+    assert run_cli(*command, *options([ticket_urls[0], nowhere])).code == 1
+    assert asked.count(1) >= 10
+    assert asked.count(2) <= 5
 
 
 def test_no_server_is_up(tmp_path: Path) -> None:
