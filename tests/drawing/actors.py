@@ -49,17 +49,14 @@ class WatchedPool(TicketPool):
 
     def __init__(self, servers: Sequence[Server], stride: int, clock: Clock) -> None:
         super().__init__([server.engine() for server in servers], stride=stride)
+        # its forks happen while no thread is inside of SQLite
+        self.on_sqlite = False
         self.clock, self.is_deaf = clock, False
         self.fetches: list[Callable[[], None]] = []
         self.drawn: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self.faults: list[str] = []
         self.given: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._quarantined: set[tuple[str, int]] = set()
-
-    @property
-    def on_sqlite(self) -> bool:
-        """Not for the story: its forks happen while no thread is inside of SQLite."""
-        return False
 
     def draw_here(self, name: str, n: int) -> list[range]:
         """Draw, and see that each server's tickets are larger than those given before it began."""
