@@ -180,6 +180,7 @@ def in_threads(work: Callable[[], list[int]], n: int) -> list[int]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_while_ids_are_being_made(
     files: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_fork_while_ids_are_being_made(
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_while_the_lease_is_renewed(ticket_urls: list[URL], open_pool: OpenPool) -> None:
     seconds = 0.3
     made = open_pool(ticket_urls, seconds).snowflakes("photos")
