@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sqlalchemy import URL
 
 from sqla_tickets import (
     SNOWFLAKE,
+    BitLayout,
     NoNodeLeft,
     Snowflakes,
     TicketPool,
@@ -103,10 +105,11 @@ def test_a_clock_that_steps_while_a_number_is_taken(
     assert int(str(horizon)) >= TWO.decode(last).time.timestamp() * 1_000_000
 
 
-def forked_below_python(pool: TicketPool) -> None:
-    """What the kernel does to a child of which Python is not told."""
-    here: Any = pool._nodes.here
-    here[0] = 0
+def forked_below_python(made: Snowflakes) -> None:
+    """What the kernel does to every mark in a child of which Python is not told."""
+    marks: list[Any] = [made._nodes.here, made._laid.here]
+    for here in marks:
+        here[0] = 0
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="others ask for the process id")
@@ -114,18 +117,20 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="others ask for th
 
 @on_linux
 def test_threads_of_a_fork_below_python(pool: TicketPool) -> None:
-    made = pool.snowflakes("photos")
+    made = pool.snowflakes("photos", BitLayout(39, 10, 12, unit=100, epoch=SNOWFLAKE.epoch))
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
+    numbers = count()
 
     def work() -> list[int]:
-        pool.forget_parent()  # as the first draw of a ticket does, whatever other threads do meanwhile
+        if next(numbers) % 2:  # as the first draw of a ticket does
+            pool.forget_parent()
         return [made.next_id() for _ in range(20)]
 
     try:
-        for _ in range(10):
+        for _ in range(6):
             of_parent = {made.next_id(), *made._laid}
-            forked_below_python(pool)
+            forked_below_python(made)
             ids = in_threads(work, 4)
             assert len(set(ids)) == len(ids) == 80
             assert of_parent.isdisjoint(ids)
@@ -150,7 +155,7 @@ def test_a_thread_that_looks_late_where_it_is(
             return number
 
     made._laid = Slow(made._laid, made._laid.here)
-    forked_below_python(pool)
+    forked_below_python(made)
     monkeypatch.setattr(snowflake, "time_ns", lambda: made._from)
     assert made.next_id() not in of_parent
 
@@ -159,7 +164,7 @@ def test_a_thread_that_looks_late_where_it_is(
 def test_threads_of_a_fork_share_a_lock(pool: TicketPool) -> None:
     made = pool.snowflakes("photos")
     made.next_id()
-    forked_below_python(pool)
+    forked_below_python(made)
     lock = made._lock()
     pool.forget_parent()
     assert made._lock() is lock
