@@ -44,6 +44,7 @@ from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
 from .server import TicketServer
 from .statements import largest_ticket
+from .survey import last_tickets
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -548,20 +549,20 @@ class TicketPool(event.EventTarget):
         names |= {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
         names.update(name for server in self.servers for name in server.known_sequences() if name)
         names.discard(lease_table.NAME)
-        return [self._status_of(name, server) for name in sorted(names) for server in self.servers]
+        answers = last_tickets(self, names)
+        return [self._status_of(*asked, answer) for asked, answer in answers.items()]
 
     def in_hand(self, sequence: str) -> int:
         """How many tickets of the sequence of that name this process holds."""
         return self._hand.count(sequence)
 
-    def _status_of(self, name: str, server: TicketServer) -> TicketStatus:
+    def _status_of(
+        self, name: str, server: TicketServer, answer: int | TicketError
+    ) -> TicketStatus:
         from .status import TicketStatus
 
-        last, error = None, None
-        try:
-            last = server.last_ticket(name)
-        except TicketError as failure:
-            error = failure
+        error = answer if isinstance(answer, TicketError) else None
+        last = answer if isinstance(answer, int) else None
         table = server.table(name)
         largest = largest_ticket(table.note.bits if table.note else 64)
         breaker = max(server.breaker, table.breaker, key=lambda b: _GRAVITY.index(b.state))
