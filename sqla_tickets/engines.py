@@ -87,6 +87,8 @@ def _limit_waits(engine: Engine, timeout: float) -> None:
                 kw.setdefault("read_timeout", whole + LOCK_WAIT)
             if driver in _MANY_STATEMENTS:
                 kw["client_flag"] = kw.get("client_flag", 0) | _CLIENT_MULTI_STATEMENTS
+                # else they switch it off, to be told to switch it on again: two round trips
+                kw.setdefault("autocommit", True)
         elif driver == "asyncpg":
             kw.setdefault("timeout", whole)
             kw.setdefault("command_timeout", whole + LOCK_WAIT)

@@ -24,7 +24,7 @@ __all__ = ["KEPT", "Stock", "Turn"]
 
 
 #: How many connections a process keeps to one server; draws beyond wait for one to be given back.
-KEPT: Final = 32
+KEPT: Final = 16
 #: Seconds after which a server that let in no more is asked again.
 FULL: Final = 1.0
 #: How many are opened at once: each takes several round trips, and a draw but one.
