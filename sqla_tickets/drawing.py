@@ -70,7 +70,8 @@ def _attempt(
     if flight.was_cut is not None:  # just when the connection came
         _leave(server, connection, flight)
         raise _silent(server, table, flight, connection.reused)
-    layout = table.layout if server.knows(table, connection) else None
+    # whoever grows, moves or converts a sequence ends all connections, for each client to look at it anew
+    layout = table.layout if table.name in connection.known_tables else None
     # a block needs the table's lock, a single ticket none: but behind many blocks it waits for ever without,
     # and where a reader keeps the lock away, a block with it
     lock = Fault.BUSY not in met if n > 1 else flight.since < table.crowded

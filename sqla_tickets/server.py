@@ -75,7 +75,6 @@ class TicketTable:
         mark: the largest ticket that the server's peers have told of.
         write_at: the high water from which on the peers are to know it soon.
         stood: the number that its row had when it was looked at last.
-        looked_at: in which run of the server that was, where it tells.
         epoch: in which of the server's it was met.
         met: when, by ``time.monotonic()``.
         draws: how many draws were answered.
@@ -91,7 +90,6 @@ class TicketTable:
         self.note: Note | None = None
         self.high_water = self.seen = self.mark = self.write_at = self.stood = 0
         self.received: deque[range] = deque(maxlen=REMEMBERED)
-        self.looked_at: Identity | None = None
         self.epoch = 0
         self.met = 0.0
         self.draws = self.errors = 0
@@ -280,22 +278,11 @@ class TicketServer:
             found = layout_of(layout, table.name, place.dialect, place.stride, place.offset)
             table.layout = found
         connection.known_tables.add(table.name)
-        table.looked_at = connection.identity
         return found
 
-    def knows(self, table: TicketTable, connection: Connection) -> bool:
-        """Whether the table was looked at through this connection, or another one to the same run of a server.
-
-        A look takes a server many times as long as a draw, and when it comes back everybody connects anew.
-        """
-        same_run = connection.identity is not None and connection.identity is table.looked_at
-        return same_run or table.name in connection.known_tables
-
-    def _recognise(self, connection: Connection, identity: Identity) -> None:
+    def _recognise(self, identity: Identity) -> None:
         """Begin a new epoch when a connection leads to another server, or it was started again."""
-        if self.identity is not None and identity.is_same_run(self.identity):
-            connection.identity = self.identity
-        else:
+        if not identity.is_same_run(self.identity):
             self.epoch += self.identity is not None
             self.identity = identity
             marks = self._marks()
@@ -556,7 +543,7 @@ class TicketServer:
                 raise
             raise self.failed(None, fault_of(error), error) from error
         if connection.identity is not self.identity and connection.identity is not None:
-            self._recognise(connection, connection.identity)
+            self._recognise(connection.identity)
         return connection
 
     def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:

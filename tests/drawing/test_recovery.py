@@ -7,21 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from sqlalchemy.engine.interfaces import DBAPICursor
 
-from sqla_tickets import NoTicketServer, TicketPool, TicketServerError, tables
-from sqla_tickets.note import LayoutName, Note
+from sqla_tickets import NoTicketServer, TicketPool, TicketServerError
 from sqla_tickets.probes import probe
-from sqla_tickets.tables import Place
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import relay_to
-from tests.drawing.tools import (
-    assert_unique,
-    draw_from,
-    fresh_pair,
-    kill_connections,
-    mysql_like,
-)
+from tests.drawing.tools import assert_unique, fresh_pair, mysql_like
 from tests.servers import Borrower
 
 
@@ -86,26 +77,3 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None
                 drawn.append(pool.next_id("photos"))
         assert drawn, "not before the probe has run into its time-out"
         assert server.breaker.is_closed
-
-
-@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
-def test_who_connects_anew_does_not_look_again(
-    servers: Borrower, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """A server that lost all its clients at once has enough to do."""
-    first, second, urls = fresh_pair(servers, kind)
-    pool = open_pool(urls)
-    pool.create_table("photos")
-    ids = [pool.next_id("photos") for _ in range(4)]
-    looks: list[str] = []
-
-    def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note | None]:
-        looks.append(place.server)
-        return find_in(cursor, place, name)
-
-    find_in = tables.find
-    monkeypatch.setattr(tables, "find", find)
-    killed = kill_connections(first, urls[0]) + kill_connections(second, urls[1])
-    ids += draw_from(pool, 1) + draw_from(pool, 2)
-    assert (killed > 0, looks) == (True, [])
-    assert_unique(ids)
