@@ -181,6 +181,19 @@ def test_a_crash_that_loses_the_last_tickets(
     assert_quarantined(pool, caplog, "expected a ticket above")
 
 
+def two_primaries(
+    servers: Borrower, open_pool: OpenPool, layout: LayoutName
+) -> tuple[TicketPool, Address, list[URL], URL]:
+    """A pool whose first server is behind an address that can lead to a twin of it; and where both are."""
+    _, second, urls = fresh_pair(servers, "mariadb")
+    twin = servers.fresh_database(second)
+    address = Address(urls[0])
+    pool, of_the_twin = open_pool([address.engine, urls[1]]), open_pool([twin, urls[1]])
+    pool.create_table("photos", layout=layout)
+    of_the_twin.create_table("photos", layout=layout)
+    return pool, address, urls, twin
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_primaries_behind_one_address(
     servers: Borrower,
@@ -188,12 +201,7 @@ def test_two_primaries_behind_one_address(
     layout: LayoutName,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _, second, urls = fresh_pair(servers, "mariadb")
-    twin = servers.fresh_database(second)
-    address = Address(urls[0])
-    pool, of_the_twin = open_pool([address.engine, urls[1]]), open_pool([twin, urls[1]])
-    pool.create_table("photos", layout=layout)
-    of_the_twin.create_table("photos", layout=layout)
+    pool, address, urls, twin = two_primaries(servers, open_pool, layout)
     ids = draw_from(pool, 1, 4)
     address.lead_to(twin, pool)
     ids += draw_until_seen_through(pool)
@@ -211,12 +219,7 @@ def test_two_primaries_that_answer_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _, second, urls = fresh_pair(servers, "mariadb")
-    twin = servers.fresh_database(second)
-    address = Address(urls[0])
-    pool, of_the_twin = open_pool([address.engine, urls[1]]), open_pool([twin, urls[1]])
-    pool.create_table("photos", layout=layout)
-    of_the_twin.create_table("photos", layout=layout)
+    pool, address, _, twin = two_primaries(servers, open_pool, layout)
     server = pool.servers[0]
     server.last_ticket("photos")
     found = server.table("photos").layout
