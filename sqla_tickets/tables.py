@@ -269,8 +269,13 @@ def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> 
     except Exception as error:
         if layout != "replace" or fault_of(error) is not Fault.BUSY:
             raise
-    # behind those who draw blocks a reader waits for ever, and only who asks for their lock has his turn
-    _send(cursor, place, LockTicketTable(name))
+        # behind those who draw blocks a reader waits for ever, and only who asks for their lock has his turn
+        try:
+            _send(cursor, place, LockTicketTable(name))
+        except Exception as refused:
+            if fault_of(refused) is Fault.DENIED:  # who only reads need not be let do more
+                raise error from None
+            raise
     try:
         return _read(cursor, place, name, layout)
     finally:

@@ -11,10 +11,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from pymysql.cursors import Cursor
+from pymysql.err import DatabaseError
 from sqlalchemy import URL, create_engine
 from sqlalchemy.pool import NullPool
 
-from sqla_tickets import NoTicketServer, TicketPool
+from sqla_tickets import NoTicketServer, TicketPool, tables
+from sqla_tickets.faults import Fault, fault_of
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import (
     assert_unique,
@@ -204,6 +206,24 @@ def test_single_tickets_are_drawn_beside_many_blocks(
         for each in blocks:
             each.result()
     assert_unique(ids)
+
+
+def test_who_may_only_read_is_told_that_somebody_holds_the_table(
+    servers: Borrower, open_pool: OpenPool, kind: str
+) -> None:
+    """To read nevertheless it asks for the lock, and that this is denied is nobody's concern."""
+    first, _, urls = fresh_pair(servers, kind)
+    open_pool(urls).create_table("photos")
+    grant_only(first, urls[0], "SELECT")
+    (server,) = open_pool([urls[0]], stride=2).servers
+    connection = server.connect()
+    with (
+        holding(first, f"LOCK TABLES `{urls[0].database}`.photos WRITE"),
+        pytest.raises(DatabaseError) as caught,
+    ):
+        tables.number(connection.cursor, server.place, "photos", "replace")
+    server.connections.discard(connection)
+    assert fault_of(caught.value) is Fault.BUSY
 
 
 def test_a_draw_that_outlives_its_pool_leaves_no_connection(
