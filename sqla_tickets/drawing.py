@@ -70,7 +70,7 @@ def _attempt(
     if flight.was_cut is not None:  # just when the connection came
         _leave(server, connection, flight)
         raise _silent(server, table, flight, connection.reused)
-    # whoever grows, moves or converts a sequence ends all connections, for each client to look at it anew
+    # whoever grows a sequence ends all connections, for each client to look at it anew
     layout = table.layout if table.name in connection.known_tables else None
     # a block needs the table's lock, a single ticket none: but behind many blocks it waits for ever without,
     # and where a reader keeps the lock away, a block with it
@@ -127,6 +127,9 @@ def _look(server: TicketServer, connection: Connection, table: TicketTable) -> L
     That is told without drawing: whoever is refused must not bring an old number nearer to those
     that nobody has told of yet.
     """
+    recalled = server.recall(connection, table)
+    if recalled is not None:
+        return recalled
     known = table.known
     layout = server.find(connection, table)
     if table.stood < known:

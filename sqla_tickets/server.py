@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from weakref import ref
 
 from sqlalchemy import URL, Engine
@@ -59,6 +59,20 @@ REMEMBERED: Final = 128
 NEVER_TIMES_OUT: Final = ("aiomysql",)
 
 
+class Look(NamedTuple):
+    """How a table was found.
+
+    Attributes:
+        layout: how it is drawn from.
+        text: of its definition.
+        identity: in which run of the server that was.
+    """
+
+    layout: Layout
+    text: str
+    identity: Identity
+
+
 class TicketTable:
     """What this process knows of one sequence's table on one server.
 
@@ -75,6 +89,7 @@ class TicketTable:
         mark: the largest ticket that the server's peers have told of.
         write_at: the high water from which on the peers are to know it soon.
         stood: the number that its row had when it was looked at last.
+        look: how it was found by that; None where a server does not tell enough to compare it.
         epoch: in which of the server's it was met.
         met: when, by ``time.monotonic()``.
         draws: how many draws were answered.
@@ -87,6 +102,7 @@ class TicketTable:
     def __init__(self, name: str) -> None:
         self.name = name
         self.layout: Layout | None = None
+        self.look: Look | None = None
         self.note: Note | None = None
         self.high_water = self.seen = self.mark = self.write_at = self.stood = 0
         self.received: deque[range] = deque(maxlen=REMEMBERED)
@@ -266,6 +282,8 @@ class TicketServer:
     def find(self, connection: Connection, table: TicketTable) -> Layout:
         place, cursor = self.place, connection.cursor
         self._warn_if_forgetful(connection)
+        # before the rest: what is altered meanwhile is found out by the next one who compares
+        defined = tables.definition(cursor, place, table.name)
         layout, table.note = tables.find(cursor, place, table.name)
         last = tables.last_ticket(cursor, place, table.name, layout)
         if table.note is None:
@@ -277,8 +295,37 @@ class TicketServer:
         if found is None or found.name != layout:
             found = layout_of(layout, table.name, place.dialect, place.stride, place.offset)
             table.layout = found
+        table.look = (
+            Look(found, defined.text, connection.identity)
+            if defined is not None and connection.identity is not None
+            else None
+        )
         connection.known_tables.add(table.name)
         return found
+
+    def recall(self, connection: Connection, table: TicketTable) -> Layout | None:
+        """The layout of a table that is still as this run of the server has shown it; else None.
+
+        When a server comes back all its clients connect anew at once. A whole look at each table takes
+        it several times as long as a draw, and a look that waits in vain is begun again.
+        """
+        look, layout, identity = table.look, table.layout, connection.identity
+        if look is None or look.layout is not layout or identity is None:
+            return None
+        if not identity.is_same_run(look.identity):
+            return None
+        known, cursor = table.known, connection.cursor
+        defined = tables.definition(cursor, self.place, table.name)
+        if defined is None or defined.text != look.text:
+            return None
+        if layout.name == "replace":
+            goes_on = defined.follows is not None and defined.follows > known
+        else:
+            goes_on = (tables.number(cursor, self.place, table.name, layout.name) or 0) >= known
+        if not goes_on:
+            return None
+        connection.known_tables.add(table.name)
+        return layout
 
     def _recognise(self, identity: Identity) -> None:
         """Begin a new epoch when a connection leads to another server, or it was started again."""
@@ -296,6 +343,7 @@ class TicketServer:
             marks.meet(self, table)
         if table.epoch != epoch:
             table.seen = 0
+        table.look = None
         table.epoch, table.met = epoch, time.monotonic()
 
     def learn(self, table: TicketTable, mark: int) -> None:

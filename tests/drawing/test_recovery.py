@@ -7,12 +7,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from sqlalchemy.engine.interfaces import DBAPICursor
 
-from sqla_tickets import NoTicketServer, TicketPool, TicketServerError
+from sqla_tickets import (
+    NoTicketServer,
+    TicketPool,
+    TicketServerError,
+    TicketTableError,
+    TicketViolation,
+    tables,
+)
+from sqla_tickets.note import LayoutName, Note
 from sqla_tickets.probes import probe
+from sqla_tickets.tables import Place
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import relay_to
-from tests.drawing.tools import assert_unique, fresh_pair, mysql_like
+from tests.drawing.tools import (
+    assert_unique,
+    draw_from,
+    fresh_pair,
+    kill_connections,
+    mysql_like,
+)
 from tests.servers import Borrower
 
 
@@ -77,3 +93,84 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None
                 drawn.append(pool.next_id("photos"))
         assert drawn, "not before the probe has run into its time-out"
         assert server.breaker.is_closed
+
+
+@pytest.fixture
+def whole_looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The servers that were looked at with all that a look takes."""
+    looks: list[str] = []
+
+    def find(cursor: DBAPICursor, place: Place, name: str) -> tuple[LayoutName, Note | None]:
+        looks.append(place.server)
+        return find_in(cursor, place, name)
+
+    find_in = tables.find
+    monkeypatch.setattr(tables, "find", find)
+    return looks
+
+
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_who_connects_anew_sees_at_a_glance_that_a_table_is_as_it_was(
+    servers: Borrower, open_pool: OpenPool, whole_looks: list[str], kind: str, layout: LayoutName
+) -> None:
+    """A server that lost all its clients at once has enough to do."""
+    first, second, urls = fresh_pair(servers, kind)
+    pool = open_pool(urls)
+    pool.create_table("photos", layout=layout)
+    ids = draw_from(pool, 1) + draw_from(pool, 2)
+    whole_looks.clear()
+    for _ in range(3):
+        killed = kill_connections(first, urls[0]) + kill_connections(second, urls[1])
+        ids += draw_from(pool, 1) + draw_from(pool, 2)
+        assert (killed > 0, whole_looks) == (True, [])
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_who_connects_anew_sees_that_a_table_is_numbered_otherwise(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
+) -> None:
+    """The server was not restarted, and its numbers go on: only the note tells."""
+    first, _, urls = fresh_pair(servers, kind)
+    pool = open_pool(urls)
+    pool.create_table("photos", layout=layout)
+    ids = draw_from(pool, 1) + draw_from(pool, 2)
+    note = str(Note(layout, 4, 1))
+    owner = open_pool(urls[:1], 2).servers[0]
+    owner.do("photos", lambda cursor, _: cursor.execute(f"ALTER TABLE photos COMMENT = '{note}'"))
+    ids += draw_from(pool, 2)
+    kill_connections(first, urls[0])
+    with pytest.raises(TicketTableError, match="numbered otherwise"):
+        pool.servers[0].draw("photos", 1)
+    assert_unique(ids + draw_from(pool, 2))
+
+
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_who_connects_anew_sees_without_drawing_that_a_table_was_set_back(
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
+) -> None:
+    first, second, urls = fresh_pair(servers, kind)
+    pool = open_pool(urls)
+    pool.create_table("photos", layout=layout)
+    ids = pool.next_ids("photos", 1000) + pool.next_ids("photos", 1000)
+    owner = open_pool(urls[:1], 2).servers[0]
+    if layout == "replace":
+        change = ["DELETE FROM photos", "ALTER TABLE photos AUTO_INCREMENT = 101"]
+        change.append("INSERT INTO photos (id, stub) VALUES (99, 'a')")
+    else:
+        change = ["UPDATE photos SET id = 99"]
+
+    def set_back(cursor: DBAPICursor, place: Place) -> None:
+        for statement in change:
+            cursor.execute(statement, ())
+
+    owner.do("photos", set_back)
+    kill_connections(first, urls[0])
+    kill_connections(second, urls[1])
+    with pytest.raises(TicketViolation, match=r"found 10[01]"):
+        pool.servers[0].draw("photos", 1)
+    assert owner.last_ticket("photos") == 99
+    assert_unique(ids + draw_from(pool, 2))

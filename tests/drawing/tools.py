@@ -133,7 +133,7 @@ def draw_from(pool: TicketPool, offset: int, n: int = 1, sequence: str = "photos
         if sum((ticket - offset) % pool.stride == 0 for ticket in drawn) >= n:
             return drawn
         time.sleep(0.01)
-    raise AssertionError(f"the server of offset {offset} gave too little of {drawn}")
+    raise AssertionError(f"the server of offset {offset} gave too little of {drawn[-9:]}")
 
 
 def from_one_start() -> multiprocessing.context.ForkServerContext:
