@@ -39,9 +39,10 @@ __all__ = ["Connection", "Connections"]
 LOOK_AGAIN: Final = 0.25
 
 # A lax server would store the largest number that fits and answer with the one that does not. Between
-# the two halves of a REPLACE there is no row to be seen.
+# the two halves of a REPLACE there is no row to be seen. What the driver was told to do about autocommit
+# it leaves undone where a server's init_connect has switched that off behind its back.
 _MYSQL: Final = (
-    f"SET SESSION lock_wait_timeout = {LOCK_WAIT}, innodb_lock_wait_timeout = {LOCK_WAIT},"
+    f"SET SESSION autocommit = 1, lock_wait_timeout = {LOCK_WAIT}, innodb_lock_wait_timeout = {LOCK_WAIT},"
     " sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES'), {} = 'REPEATABLE-READ'"
 )
 # A ticket that a crash forgets is issued again.

@@ -10,7 +10,7 @@ from sqla_tickets import TicketPool
 from sqla_tickets.note import LayoutName
 from tests.drawing.tools import assert_unique, draw_from, residues
 from tests.drivers import Route, routes
-from tests.servers import Borrower
+from tests.servers import Borrower, MySQLLike
 
 NAMES = ["photos", "my-`pho%tos"]
 
@@ -59,3 +59,31 @@ def test_a_driver_survives_a_restart(servers: Borrower, route: Route, tmp_path: 
             return ids + draw_from(pool, 1) + draw_from(pool, 2)
 
     assert_unique(route.run(work))
+
+
+@pytest.mark.parametrize("route", routes("mariadb", "mysql"), ids=str)
+def test_a_driver_to_a_server_whose_sessions_begin_without_autocommit(
+    servers: Borrower, route: Route, tmp_path: Path
+) -> None:
+    """Some drivers believe what the server said before its init_connect; a loss rolls their draws back."""
+    urls = [route.fresh_database(servers, tmp_path, n) for n in range(2)]
+    server = servers.shared(route.kind)
+    assert isinstance(server, MySQLLike)
+
+    def work() -> list[int]:
+        ids: list[int] = []
+        for _ in range(3):
+            with TicketPool(urls) as pool:
+                pool.create_table("photos", layout="counter")
+                ids += draw_from(pool, 1, 2)
+                pool.servers[0].connections.close_idle()
+                ids += draw_from(pool, 1, 2)
+        return ids
+
+    with server.administrator() as cursor:
+        cursor.execute("SET GLOBAL init_connect = 'SET SESSION autocommit = 0'")
+    try:
+        assert_unique(route.run(work))
+    finally:
+        with server.administrator() as cursor:
+            cursor.execute("SET GLOBAL init_connect = ''")
