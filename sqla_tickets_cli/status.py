@@ -21,7 +21,7 @@ __all__ = ["LARGEST_IN_JAVASCRIPT", "Node", "Standing", "nodes", "standings"]
 LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """One sequence on one ticket server.
 
@@ -48,23 +48,23 @@ class Standing:
     """
 
     pool: str
-    sequence: str
+    sequence: str = ""
     server: str
-    up: bool
-    last_ticket: int | None
-    layout: LayoutName | None
+    up: bool = False
+    last_ticket: int | None = None
+    layout: LayoutName | None = None
     stride: int
     offset: int
-    bits: int
-    is_foreign: bool
-    mark: int | None
-    lead: int | None
-    rate: float | None
-    left: int | None
-    runs_out: dt.date | None
-    left_in_javascript: int | None
-    runs_out_in_javascript: dt.date | None
-    error: str | None
+    bits: int = 64
+    is_foreign: bool = False
+    mark: int | None = None
+    lead: int | None = None
+    rate: float | None = None
+    left: int | None = None
+    runs_out: dt.date | None = None
+    left_in_javascript: int | None = None
+    runs_out_in_javascript: dt.date | None = None
+    error: str | None = None
 
     @property
     def is_set_back(self) -> bool:
@@ -136,31 +136,16 @@ def _silent(pool: TicketPool) -> list[Standing]:
         try:
             server.do("", lambda cursor, place: None)
         except TicketError as error:
-            found.append(_down(pool, server, str(error)))
+            found.append(
+                Standing(
+                    pool=pool.name,
+                    server=str(server),
+                    stride=pool.stride,
+                    offset=server.offset or 0,
+                    error=str(error),
+                )
+            )
     return found
-
-
-def _down(pool: TicketPool, server: TicketServer, error: str) -> Standing:
-    return Standing(
-        pool=pool.name,
-        sequence="",
-        server=str(server),
-        up=False,
-        last_ticket=None,
-        layout=None,
-        stride=pool.stride,
-        offset=server.offset or 0,
-        bits=64,
-        is_foreign=False,
-        mark=None,
-        lead=None,
-        rate=None,
-        left=None,
-        runs_out=None,
-        left_in_javascript=None,
-        runs_out_in_javascript=None,
-        error=error,
-    )
 
 
 def _standing(
@@ -191,7 +176,6 @@ def _standing(
         bits=bits,
         is_foreign=last is not None and table.note is None,
         mark=table.mark or None,
-        lead=None,
         rate=rate,
         left=left,
         runs_out=_after(left, rate),
