@@ -56,9 +56,12 @@ _MYSQL = {
     1146: Fault.MISSING,
     1054: Fault.SHAPE,  # unknown column
     1364: Fault.SHAPE,  # no default value: a REPLACE on a counter row
+    1036: Fault.READ_ONLY,  # the table is, by innodb_read_only
     1290: Fault.READ_ONLY,
     1792: Fault.READ_ONLY,
     1836: Fault.READ_ONLY,
+    1874: Fault.READ_ONLY,  # InnoDB is in read-only mode
+    1881: Fault.READ_ONLY,  # innodb_force_recovery
     1064: Fault.SYNTAX,
 }
 _LAST_NUMBERS = (2**32 - 1, 2**63 - 1, 2**64 - 1)
@@ -86,6 +89,8 @@ _SQLITE = {
 }
 # No code tells a silence from a loss. 110 is ETIMEDOUT; `wait_timeout` has ended idle connections.
 _SILENCE = re.compile(r"timed out|\btimeout\b|system error: 110\b")
+# HA_ERR_TABLE_READONLY, in what InnoDB refuses under innodb_read_only: a lock, a new table.
+_READ_ONLY = re.compile(r"errno: 165\b")
 # Nor does libpq tell the code of an error that comes before a connection is open.
 _FULL = re.compile(r"too many (clients|connections)|remaining connection slots")
 
@@ -114,6 +119,8 @@ def fault_of(error: BaseException) -> Fault:
         return fault
     if _FULL.search(text):
         return Fault.FULL
+    if _READ_ONLY.search(text):
+        return Fault.READ_ONLY
     return Fault.TIMEOUT if _SILENCE.search(text) else fault
 
 

@@ -13,7 +13,7 @@ from sqla_tickets.note import Tombstone
 from sqla_tickets.statements import largest_ticket
 from sqla_tickets.tombstones import Live
 
-from .facts import Facts, Grant, PoolFacts, facts_of
+from .facts import Facts, Grant, PoolFacts, facts_of, read_only_by
 
 __all__ = ["CHECKS", "Code", "Finding", "Severity", "examine"]
 
@@ -303,17 +303,22 @@ def read_only(server: Facts, pool: PoolFacts) -> Iterator[Complaint]:
             ),
             "Start it without that, and run sqla-tickets restore before it is let in.",
         )
-    for name in ("super_read_only", "read_only", "default_transaction_read_only"):
-        if server.variables.get(name, "OFF").upper() not in ("OFF", "0", "NO_LOCK"):
-            yield (
-                "read-only",
-                "stops",
-                name,
-                server.variables[name],
-                "It issues no tickets. Was it demoted to a replica?",
-                f"{_set_global(server, name, 'OFF')}, if it is to issue tickets, after sqla-tickets restore.",
-            )
-            return
+    name = read_only_by(server.variables)
+    if name is not None:
+        end = (
+            _set_global(server, name, "OFF")
+            if name != "innodb_read_only"
+            else "Start it without that"
+        )
+        yield (
+            "read-only",
+            "stops",
+            name,
+            server.variables[name],
+            "It issues no tickets. Was it demoted to a replica?",
+            f"{end}, if it is to issue tickets, after sqla-tickets restore.",
+        )
+        return
     if server.is_replica and server.kind == "postgresql":
         yield (
             "in-recovery",

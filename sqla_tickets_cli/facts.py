@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from sqla_tickets import TicketError, TicketPool, TicketServer, moves, tombstone
 from sqla_tickets.tables import Place
 from sqla_tickets.tombstones import State
 
-__all__ = ["Facts", "Grant", "PoolFacts", "TableFacts", "facts_of"]
+__all__ = ["Facts", "Grant", "PoolFacts", "TableFacts", "facts_of", "is_read_only", "read_only_by"]
 
 VARIABLES: Final = (
     "auto_increment_increment",
@@ -26,6 +26,7 @@ VARIABLES: Final = (
     "information_schema_stats_expiry",
     "innodb_flush_log_at_trx_commit",
     "innodb_force_recovery",
+    "innodb_read_only",
     "log_bin",
     "max_connections",
     "port",
@@ -47,6 +48,13 @@ _POSTGRESQL: Final = (
     "fsync",
     "full_page_writes",
     "max_connections",
+)
+#: Each keeps a ticket user from writing unless it is off.
+READ_ONLY: Final = (
+    "super_read_only",
+    "read_only",
+    "innodb_read_only",
+    "default_transaction_read_only",
 )
 
 
@@ -146,6 +154,28 @@ def facts_of(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolFacts:
     for facts in found.values():
         facts.tables = {name: facts.tables[name] for name in names if name in facts.tables}
     return PoolFacts(pool, list(found.values()))
+
+
+def read_only_by(variables: Mapping[str, str]) -> str | None:
+    """The variable by which a server takes no writes, if there is one."""
+    return next((n for n in READ_ONLY if variables.get(n, "OFF").upper() not in ("OFF", "0")), None)
+
+
+def is_read_only(server: TicketServer) -> bool:
+    """Whether a server answers and takes no writes: by a variable, or as a standby."""
+
+    def ask(cursor: DBAPICursor, place: Place) -> bool:
+        if place.dialect.name == "postgresql":
+            ((value,),) = _rows(cursor, "SHOW transaction_read_only")
+            return str(value) == "on"
+        return read_only_by(_pairs(cursor, "SHOW GLOBAL VARIABLES", READ_ONLY)) is not None
+
+    if server.engine.dialect.name == "sqlite":
+        return False
+    try:
+        return server.do("", ask)
+    except TicketError:
+        return False
 
 
 def _state(server: TicketServer, name: str) -> State | TicketError:

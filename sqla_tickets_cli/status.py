@@ -15,6 +15,8 @@ from sqla_tickets.statements import largest_ticket
 from sqla_tickets.status import NodeLease
 from sqla_tickets.survey import last_tickets
 
+from .facts import is_read_only
+
 __all__ = ["LARGEST_IN_JAVASCRIPT", "Node", "Standing", "nodes", "standings"]
 
 #: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
@@ -30,6 +32,7 @@ class Standing:
         sequence: its name; empty where no server answers that could tell of one.
         server: the server's name, without user and password.
         up: whether it answered just now, about this table.
+        is_read_only: whether it answers, and takes no writes, so that nothing is drawn from it.
         last_ticket: the largest ticket that its table shows.
         layout: how its table is drawn from.
         stride: of the pool.
@@ -51,6 +54,7 @@ class Standing:
     sequence: str = ""
     server: str
     up: bool = False
+    is_read_only: bool = False
     last_ticket: int | None = None
     layout: LayoutName | None = None
     stride: int
@@ -74,7 +78,7 @@ class Standing:
     @property
     def is_well(self) -> bool:
         """Whether nobody has to look after it."""
-        return self.up and not self.is_set_back
+        return self.up and not self.is_set_back and not self.is_read_only
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,15 @@ def standings(
     for pool in pools:
         answers = last_tickets(pool, named[pool.name])
         seconds = time.monotonic() - begin
+        answering = {server for (_, server), answer in answers.items() if isinstance(answer, int)}
+        read_only = {server for server in answering if is_read_only(server)}
         for (name, server), answer in answers.items():
             earlier = before.get((name, server))
             rate = None
             if isinstance(answer, int) and isinstance(earlier, int):
                 rate = max(0, answer - earlier) / pool.stride / seconds
-            found.append(_standing(pool, server, name, answer, rate))
+            standing = _standing(pool, server, name, answer, rate)
+            found.append(replace(standing, is_read_only=standing.up and server in read_only))
         if not answers:
             found += _silent(pool)
     return [replace(s, lead=_lead(s, found)) for s in found]

@@ -141,6 +141,8 @@ def _nodes_table(nodes: Sequence[Node]) -> RenderableType:
 def _state(s: Standing) -> Text:
     if s.is_set_back:
         return Text("SET BACK", "bold red")
+    if s.is_read_only:
+        return Text("READ-ONLY", "bold red")
     return Text("up", "green") if s.up else Text("DOWN", "bold red")
 
 
@@ -159,7 +161,8 @@ def _remedy(s: Standing, others_are_well: bool) -> Text:
         if others_are_well
         else "nothing can be drawn until a server is back."
     )
-    return _words("", what, str(s.error), f"sqla-tickets doctor looks further; {meanwhile}")
+    why = "It takes no writes: was it demoted?" if s.is_read_only else str(s.error)
+    return _words("", what, why, f"sqla-tickets doctor looks further; {meanwhile}")
 
 
 def _place(s: Standing) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool, TicketTableError, tombstones
+from sqla_tickets import TicketError, TicketPool, TicketTableError, tombstones
 from sqla_tickets.grants import on_tables
 from sqla_tickets_cli.doctor import Code, Finding, examine, version
-from sqla_tickets_cli.facts import Facts, PoolFacts
+from sqla_tickets_cli.facts import Facts, PoolFacts, read_only_by
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import FLICKRS_TABLE, fresh_pair, grant_only, run, setting
@@ -315,6 +315,40 @@ def test_both_addresses_lead_to_one_server(pair: Pair, servers: Borrower) -> Non
 def test_a_server_that_may_not_be_written_to(pair: Pair) -> None:
     with setting(pair.second, read_only=1):
         assert pair.only("read-only", offsets=(2,)).severity == "stops"
+
+
+def test_a_server_whose_storage_engine_takes_no_writes(
+    servers: Borrower, open_pool: OpenPool
+) -> None:
+    own = servers.new_mariadb()
+    url = servers.fresh_database(own)
+    pool = open_pool([url], stride=2)
+    pool.create_table("people", layout="counter")
+    pool.create_table("photos")
+    own.stop()
+    own.options.append("--innodb-read-only")
+    own.start()
+    for refused in (
+        lambda: pool.next_id("photos"),
+        lambda: pool.next_ids("photos", 3),
+        lambda: pool.next_id("people"),
+        lambda: pool.create_table("events"),
+    ):
+        with pytest.raises(TicketError, match="the server takes no writes"):
+            refused()
+    (finding,) = (f for f in examine(pool) if f.code == "read-only")
+    assert (finding.variable, finding.value, finding.severity) == (
+        "innodb_read_only",
+        "ON",
+        "stops",
+    )
+    assert finding.fix.startswith("Start it without that")
+
+
+def test_read_only_as_no_server_here_can_be() -> None:
+    """MariaDB 12: keeps others from locks, too."""
+    assert read_only_by({"read_only": "NO_LOCK"}) == "read_only"
+    assert read_only_by({"read_only": "OFF", "innodb_read_only": "0"}) is None
 
 
 @MYSQL_LIKE

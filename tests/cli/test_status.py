@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import fcntl
 import os
@@ -27,8 +28,8 @@ from sqla_tickets.connections import Connection
 from sqla_tickets.flight import Flight
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import FLICKRS_TABLE, draw_from, run
-from tests.servers import PASSWORD, Borrower
+from tests.drawing.tools import FLICKRS_TABLE, draw_from, run, setting
+from tests.servers import PASSWORD, Borrower, MySQLLike
 
 
 def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]) -> None:
@@ -222,6 +223,31 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
     assert up[1] == (True, None)
     assert up[2][0] is False
     assert str(servers.mariadb(1).port) in up[2][1]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_a_server_that_takes_no_writes_is_not_up_without_a_word(
+    pool: TicketPool, ticket_kind: str, ticket_urls: list[URL], servers: Borrower
+) -> None:
+    second = servers.shared(ticket_kind, 1)
+    with contextlib.ExitStack() as until_then:
+        if isinstance(second, MySQLLike):
+            until_then.enter_context(setting(second, read_only=1))
+        else:
+            database = f'"{ticket_urls[1].database}"'
+            with servers.postgresql().administrator() as cursor:
+                cursor.execute(
+                    f"ALTER DATABASE {database} SET default_transaction_read_only = on".encode()
+                )
+        done = run_cli("status", *options(ticket_urls), "--over", 0)
+        listed = run_cli("status", *options(ticket_urls), "--over", 0, "--json")
+    assert (done.code, listed.code) == (1, 1)
+    assert done.text.count("READ-ONLY") == 2
+    assert "the other servers are drawn from" in done.text
+    assert [(s["up"], s["is_read_only"]) for s in listed.json["status"]] == [
+        (True, False),
+        (True, True),
+    ]
 
 
 @pytest.mark.ticket_servers("sqlite")

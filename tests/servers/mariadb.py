@@ -59,7 +59,11 @@ class MariaDBTemplate:
 
 
 class MariaDB(MySQLLike, ProcessServer):
-    """A MariaDB server with its stock settings, durable, and small."""
+    """A MariaDB server with its stock settings, durable, and small.
+
+    Attributes:
+        options: more of `mariadbd`, from the next start on.
+    """
 
     kind = "mariadb"
 
@@ -72,7 +76,7 @@ class MariaDB(MySQLLike, ProcessServer):
         owner: str | None = None,
     ) -> None:
         self._program = find_program(["mariadbd", "mysqld"], _HINT)
-        self._options = list(options)
+        self.options = list(options)
         super().__init__(guardian, owner)
         template.copy_to(self.data)
         (self.folder / "accounts.sql").write_text(_ACCOUNTS)
@@ -118,7 +122,7 @@ class MariaDB(MySQLLike, ProcessServer):
             "--innodb-buffer-pool-size=32M",
             "--key-buffer-size=1M",
             *([] if self._owner else _as_root()),
-            *self._options,
+            *self.options,
         ]
 
 
