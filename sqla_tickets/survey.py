@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .errors import TicketError
+from .errors import TicketError, TicketServerError
 
 if TYPE_CHECKING:
     from .pool import TicketPool
@@ -28,7 +28,7 @@ def last_tickets(
             server.table(name)  # it is known from now on, whatever comes of it
             found[name, server] = failed.get(server) or _last_ticket(server, name)
             answer = found[name, server]
-            if isinstance(answer, TicketError) and not server.breaker.is_closed:
+            if isinstance(answer, TicketServerError) and not server.breaker.is_closed:
                 failed[server] = answer  # else it is about the table
     return found
 

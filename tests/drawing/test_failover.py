@@ -168,6 +168,8 @@ def test_a_server_that_was_demoted(
         (refused,) = [r for r in pool.status() if r.server == str(pool.servers[0])]
         assert refused.breaker == "open"
         assert "takes no writes" in (refused.error or "")
+        shown = {r.sequence: r.up for r in pool.status(["albums"]) if r.server == refused.server}
+        assert shown == {"albums": False, "photos": True}, "it answers, and has no table albums"
     ids += drawn + draw_from(pool, 1)
     assert_unique(ids)
 
