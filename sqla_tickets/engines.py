@@ -85,6 +85,9 @@ def _limit_waits(engine: Engine, timeout: float) -> None:
             if driver in _READ_TIMEOUT:
                 # longer than the server's own lock waits, which are no fault of the server
                 kw.setdefault("read_timeout", whole + LOCK_WAIT)
+            if driver == "pymysql":
+                # with another one it would tell the system of both, in turn, for each statement
+                kw.setdefault("write_timeout", kw["read_timeout"])
             if driver in _MANY_STATEMENTS:
                 kw["client_flag"] = kw.get("client_flag", 0) | _CLIENT_MULTI_STATEMENTS
                 # else they switch it off, to be told to switch it on again: two round trips
