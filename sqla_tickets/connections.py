@@ -154,7 +154,7 @@ class Connections:
         self._shared = in_memory(engine)
         self._source = engine.pool if self._shared else engine.pool.recreate()
         self._forked = False
-        self.closings = 0
+        self.closings = self._pid = 0
         self.abandon()
 
     @property
@@ -176,6 +176,8 @@ class Connections:
         Raises:
             Exception: the driver's, when there is none and none can be opened.
         """
+        if self._pid != os.getpid():  # a fork that Python was not told of
+            self.abandon()
         alone = self._alone
         if alone is not None:
             alone.acquire()
@@ -322,7 +324,10 @@ class Connections:
         """Forget every connection without a word to the server: in a fork they are the parent's.
 
         They are kept from the garbage collector, since closing says good-bye on the parent's socket.
+        Those that this process has opened stay.
         """
+        if self._pid == os.getpid():
+            return
         if hasattr(self, "_threads"):
             _of_another_process.append((self._source, self._threads, self._loops))
             self._forked = True
@@ -330,6 +335,7 @@ class Connections:
         # The one connection of a database in memory is for one thread at a time.
         shared = self._shared and not self.dialect.is_async
         self._alone = threading.Lock() if shared else None
+        self._pid = os.getpid()
         self._threads: Stock = Stock()
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Stock]
         self._loops = WeakKeyDictionary()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import URL
@@ -52,6 +52,23 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """
+# The same, and what the child does first is no draw: it asks which connections it is let in by.
+ASKED_BY_C = """
+import ctypes, json, os, time
+from sqla_tickets.watch import DOZE
+from tests.drawing import application
+def ask(cursor, _):
+    cursor.execute("SELECT CONNECTION_ID()", ())
+    return cursor.fetchall()[0][0]
+servers = application.pool.servers
+newest = [ask(server.connections.open().cursor, None) for server in servers]
+time.sleep(3 * DOZE)
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    print(json.dumps([newest, [server.do("photos", ask) for server in servers]]), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
 
 
 # A fork waits for ever for an import that another thread had begun.
@@ -76,7 +93,7 @@ def environment(pool: TicketPool, ticket_urls: list[URL]) -> dict[str, str]:
     return {**os.environ, "TICKET_URLS": urls, "PYTHONWARNINGS": "ignore"}
 
 
-def run_program(environment: dict[str, str], program: str, *arguments: str) -> list[Answer]:
+def run_program(environment: dict[str, str], program: str, *arguments: str) -> list[Any]:
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env=environment,
@@ -119,6 +136,14 @@ def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
     assert_apart(answers)
     assert len(answers) == 2
     assert len({answer["imported_by"] for answer in answers}) == 1
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_fork_that_python_is_not_told_of_asks_before_it_draws(
+    environment: dict[str, str],
+) -> None:
+    newest, childs = run_program(environment, ASKED_BY_C)
+    assert all(child > parent for child, parent in zip(childs, newest, strict=True))
 
 
 @contextmanager
