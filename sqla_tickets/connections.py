@@ -293,8 +293,14 @@ class Connections:
             connection.lease.close()
             return
         close = self.dialect.do_terminate if self.dialect.has_terminate else self.dialect.do_close
-        with contextlib.suppress(Exception):  # it is broken anyway
-            close(connection.dbapi)
+        try:
+            if self.dialect.name == "sqlite":
+                # a statement that was not read to its end locks the file until somebody collects its cursor
+                with contextlib.suppress(Exception):
+                    connection.cursor.close()
+        finally:
+            with contextlib.suppress(Exception):  # it is broken anyway
+                close(connection.dbapi)
 
     def close_idle(self) -> None:
         """Close what is idle, as the server may have been restarted, or keeps silent."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import TicketPool
 from sqla_tickets.note import LayoutName
@@ -87,3 +91,40 @@ def test_a_driver_to_a_server_whose_sessions_begin_without_autocommit(
     finally:
         with server.administrator() as cursor:
             cursor.execute("SET GLOBAL init_connect = ''")
+
+
+async def cancel_while_locked(pool: TicketPool, file: str) -> BaseException:
+    """Cancel a draw that waits for a file's lock, which it is given then."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        draw = asyncio.ensure_future(greenlet_spawn(pool.next_id, "photos"))
+        while not pool.servers[0].flights:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        draw.cancel()
+        await asyncio.sleep(0.1)
+        holder.execute("ROLLBACK")
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await draw
+    return cancelled.value
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_a_cancelled_draw_leaves_no_lock_on_a_file(tmp_path: Path) -> None:
+    """Even while its frames live, as they do with a traceback until somebody collects garbage."""
+    pytest.importorskip("aiosqlite")
+    file = str(tmp_path / "tickets.db")
+
+    async def work() -> list[int]:
+        pool = TicketPool([f"sqlite+aiosqlite:///{file}"])
+        await greenlet_spawn(pool.create_table, "photos")
+        ids = [await greenlet_spawn(pool.next_id, "photos")]
+        cancelled = await cancel_while_locked(pool, file)
+        with closing(sqlite3.connect(file, timeout=10, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        ids.append(await greenlet_spawn(pool.next_id, "photos"))
+        await greenlet_spawn(pool.dispose)
+        assert cancelled.__traceback__ is not None
+        return ids
+
+    assert_unique(asyncio.run(work()))
