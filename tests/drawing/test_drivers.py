@@ -98,9 +98,7 @@ async def cancel_while_locked(pool: TicketPool, file: str) -> BaseException:
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         draw = asyncio.ensure_future(greenlet_spawn(pool.next_id, "photos"))
-        while not pool.servers[0].flights:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         draw.cancel()
         await asyncio.sleep(0.1)
         holder.execute("ROLLBACK")
