@@ -7,10 +7,12 @@ a server is asked; and for single tickets ``deque.popleft()``, which Python prom
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count as count_from_0
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
@@ -63,6 +65,9 @@ def _tell_nobody(*_: object) -> None:
     pass
 
 
+_expiry = attrgetter("expires")
+
+
 class Stream:
     """What is in hand of one sequence.
 
@@ -70,6 +75,7 @@ class Stream:
         discarded: is told how many tickets were dropped, and why.
 
     Attributes:
+        is_low: whether it may be time to fetch the next block, as the last `lay_out` saw it.
         pop: takes one of the tickets that are laid out, and raises ``IndexError`` when there is none.
         turn: counts the draws, of which each begins with the next server.
     """
@@ -87,6 +93,7 @@ class Stream:
         "_run",
         "_size",
         "_took",
+        "is_low",
         "pop",
         "turn",
     )
@@ -94,12 +101,13 @@ class Stream:
     def __init__(self, discarded: Callable[[int, DiscardReason], object] = _tell_nobody) -> None:
         self._lock, self._discarded = threading.Lock(), discarded
         self._laid_out: deque[int] = deque()
+        #: The oldest first: whoever takes a block need not look at those behind it.
         self._blocks: list[Block] = []
         self.pop, self.turn = self._laid_out.popleft, count_from_0().__next__
         self._expires = self._laid_out_at = 0.0
         self._size = self._run = 0
         self._ordered = self._took = self._no_fetch_before = 0.0
-        self._arrived = False
+        self._arrived = self.is_low = False
 
     # -- taking
 
@@ -109,11 +117,23 @@ class Stream:
             return []
         with self._lock:
             dropped = self._drop_the_old(monotonic())
-            laid_out = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]
-            taken, self._blocks = divide(self._blocks, n - count(laid_out))
+            taken = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]
+            missing = n - count(taken)
+            while missing > 0 and self._blocks:
+                taken.append(self._cut_off(missing))
+                missing -= len(taken[-1].tickets)
         if dropped:
             self._discarded(dropped, "age")
-        return laid_out + taken
+        return taken
+
+    def _cut_off(self, most: int) -> Block:
+        """Take so many tickets of the oldest block at most."""
+        tickets, expires = oldest = self._blocks[0]
+        if len(tickets) > most:
+            self._blocks[0] = Block(tickets[most:], expires)
+            return Block(tickets[:most], expires)
+        del self._blocks[0]
+        return oldest
 
     def _pop_some(self, n: int) -> Iterator[int]:
         try:
@@ -136,6 +156,7 @@ class Stream:
             there = bool(self._blocks)
             if there:
                 self._lay_out(now)
+            self.is_low = self._is_low()
         if dropped:
             self._discarded(dropped, "age")
         return there
@@ -144,17 +165,14 @@ class Stream:
         fast = now - self._laid_out_at < FAST * self._run
         self._run = max(1, min(RUN, self._size // 4)) if fast else 1
         self._laid_out_at = now
-        tickets, self._expires = self._blocks[0]
-        self._laid_out.extend(tickets[: self._run])
-        if len(tickets) > self._run:
-            self._blocks[0] = Block(tickets[self._run :], self._expires)
-        else:
-            del self._blocks[0]
+        tickets, self._expires = self._cut_off(self._run)
+        self._laid_out.extend(tickets)
 
     def put(self, blocks: Iterable[Block]) -> None:
         """Keep blocks."""
         with self._lock:
-            self._blocks.extend(blocks)
+            for block in blocks:
+                insort(self._blocks, block, key=_expiry)
 
     def count(self) -> int:
         """How many tickets are in hand."""
@@ -173,11 +191,18 @@ class Stream:
         if self._expires <= now:
             dropped += len(self._laid_out)
             self._laid_out.clear()
-        kept = [block for block in self._blocks if block.expires > now]
-        if len(kept) < len(self._blocks):
-            dropped += count(self._blocks) - count(kept)
-        self._blocks = kept
+        while self._blocks and self._blocks[0].expires <= now:
+            dropped += len(self._blocks.pop(0).tickets)
         return dropped
+
+    def _is_low(self) -> bool:
+        """Whether half of a block is left, or less; of many blocks, as many are counted as it takes."""
+        left, half = len(self._laid_out), self._size // 2
+        for tickets, _ in self._blocks:
+            if left > half:
+                break
+            left += len(tickets)
+        return left <= half
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -221,7 +246,7 @@ class Stream:
         """Whether the next block is to be fetched now: there is little left, and nobody fetches."""
         now = monotonic()
         with self._lock:
-            if now < self._no_fetch_before or self._count() > self._size // 2:
+            if now < self._no_fetch_before or not self._is_low():
                 return False
             self._no_fetch_before = now + LOST
             return True

@@ -244,15 +244,16 @@ class TicketPool(event.EventTarget):
         except (AttributeError, KeyError, IndexError):
             pass
         if isinstance(sequence, TicketSequence) and sequence.block != 1:
-            return self._next_in_hand(sequence_of(sequence), sequence.bounds)
+            return self.next_in_hand(sequence_of(sequence), sequence.bounds)
         return self.reserve(sequence, 1)[0][0]
 
-    def _next_in_hand(self, name: str, bounds: Bounds) -> int:
-        """One ticket where none was laid out."""
+    def next_in_hand(self, name: str, bounds: Bounds) -> int:
+        """`next_id` by the name of a sequence and the bounds of its blocks, for single tickets now and then."""
         hand = self._hand_of_this_process()
         stream = hand.stream(name)
         if stream.lay_out():
-            prefetch.fetch(self, name, stream, bounds)
+            if stream.is_low:
+                prefetch.fetch(self, name, stream, bounds)
             try:
                 ticket = stream.pop()
                 if hand.here[0]:

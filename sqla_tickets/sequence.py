@@ -114,13 +114,11 @@ class TicketSequence(IdDefault):
         self, columns: Sequence[Column[Any]], n: int, alike: Iterable[IdDefault] = ()
     ) -> Iterator[int]:
         """``n`` tickets that each of the columns can hold."""
-        pool, name = pool_of(self, columns[0]), self.name
-        # one from the hand, the quick way; without a name it would come from the last column's sequence
-        if n == 1 and self.block != 1 and name is not None and not alike:
-            ticket = pool.next_id(self)
+        pool, name = pool_of(self, columns[0]), sequence_of(self, columns[0])
+        if n == 1 and self.block != 1 and not alike:
+            ticket = pool.next_in_hand(name, self.bounds)
             check_fits(columns, name, ticket)
             return iter((ticket,))
-        name = sequence_of(self, columns[0])
         least, most = self.bounds
         for other in alike:
             if isinstance(other, TicketSequence):

@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds from one look at the draws under way to the next.
 TICK: Final = 0.003
-#: Seconds without any draw after which the watch falls asleep until the next one.
-DOZE: Final = 0.5
+#: Seconds without any draw after which the watch falls asleep until the next one: to wake it costs two looks.
+DOZE: Final = 0.02
 #: Seconds that every draw is given, however quick the others were.
 FLOOR: Final = 0.01
 #: Seconds that every draw is given while too few have been measured.

@@ -45,7 +45,7 @@ FORKED_BY_C = """
 import ctypes, json, os, time
 from sqla_tickets.watch import DOZE
 from tests.drawing import application
-time.sleep(3 * DOZE)
+time.sleep(1 + DOZE)
 child = ctypes.PyDLL(None).fork()
 print(json.dumps([application.draw()]), flush=True)
 if child == 0:
