@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count as count_from_0
 from operator import attrgetter
@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
+from .arrivals import Arrivals
 from .forks import mark
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Stream:
         discarded: is told how many tickets were dropped, and why.
 
     Attributes:
+        arrivals: what is on its way here.
         is_low: whether it may be time to fetch the next block, as the last `lay_out` saw it.
         pop: takes one of the tickets that are laid out, and raises ``IndexError`` when there is none.
         turn: counts the draws, of which each begins with the next server.
@@ -85,6 +87,7 @@ class Stream:
         "_blocks",
         "_discarded",
         "_expires",
+        "_is_open",
         "_laid_out",
         "_laid_out_at",
         "_lock",
@@ -93,13 +96,15 @@ class Stream:
         "_run",
         "_size",
         "_took",
+        "arrivals",
         "is_low",
         "pop",
         "turn",
     )
 
     def __init__(self, discarded: Callable[[int, DiscardReason], object] = _tell_nobody) -> None:
-        self._lock, self._discarded = threading.Lock(), discarded
+        self._lock, self._discarded, self._is_open = threading.Lock(), discarded, True
+        self.arrivals = Arrivals()
         self._laid_out: deque[int] = deque()
         #: The oldest first: whoever takes a block need not look at those behind it.
         self._blocks: list[Block] = []
@@ -168,11 +173,14 @@ class Stream:
         tickets, self._expires = self._cut_off(self._run)
         self._laid_out.extend(tickets)
 
-    def put(self, blocks: Iterable[Block]) -> None:
-        """Keep blocks."""
+    def put(self, blocks: Sequence[Block]) -> None:
+        """Keep blocks, unless nothing is to be held any more."""
         with self._lock:
-            for block in blocks:
+            is_open = self._is_open
+            for block in blocks if is_open else ():
                 insort(self._blocks, block, key=_expiry)
+        if not is_open:
+            self._discarded(count(blocks), "dropped")
 
     def count(self) -> int:
         """How many tickets are in hand."""
@@ -207,7 +215,7 @@ class Stream:
     def close(self) -> None:
         """Hold nothing any more."""
         with self._lock:
-            dropped = self._count()
+            dropped, self._is_open = self._count(), False
             self._laid_out.clear()
             self._blocks.clear()
         self._discarded(dropped, "dropped")

@@ -38,7 +38,7 @@ from .errors import (
 )
 from .events import Moments, TicketEvents
 from .flight import Cut, Flight
-from .hand import Hand, Stream, count, divide
+from .hand import Hand, Stream, count
 from .marks import Marks
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
@@ -293,8 +293,11 @@ class TicketPool(event.EventTarget):
         hand = self._hand_of_this_process()
         stream = hand.stream(name)
         blocks = stream.take(n)
-        total = in_hand = count(blocks) if blocks else 0
+        in_hand = total = count(blocks) if blocks else 0
         try:
+            if total < n and n - total < bounds[1] and stream.arrivals.wait_for(n - total):
+                blocks += stream.take(n - total)
+                in_hand = total = count(blocks)
             while total < n:
                 drawn = prefetch.draw(self, name, stream, n - total, bounds)
                 blocks += drawn
@@ -309,9 +312,6 @@ class TicketPool(event.EventTarget):
             if self._hand is hand:
                 self._moments.discarded(name, count(blocks), "dropped")
             return self.reserve_for(name, n, bounds)
-        if total > n:
-            blocks, left = divide(blocks, n)
-            stream.put(left)
         if in_hand and bounds != (1, 1):
             prefetch.fetch(self, name, stream, bounds)
         return [block.tickets for block in blocks]

@@ -1,14 +1,15 @@
 """Drawing for the hand: a block when there is nothing in hand, and the next one ahead of its need.
 
 The next block is fetched beside the traffic as soon as half of a block is left, one fetch at a time for each
-sequence. Nobody waits for it: who finds the hand empty draws by himself, and the block that arrives late
-is kept as well.
+sequence. No thread waits for it: who finds the hand empty draws by himself, and the block that arrives late
+is kept as well. Tasks of one event loop, of which hundreds may be there at once, share what is on its way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import trail
 from .beside import beside
 from .errors import TicketError, TicketsExhausted
-from .hand import Block, Stream
+from .hand import Block, Stream, divide
 
 if TYPE_CHECKING:
     from .pool import TicketPool
@@ -28,21 +29,34 @@ log = logging.getLogger(__name__)
 
 
 def draw(pool: TicketPool, name: str, stream: Stream, needed: int, bounds: Bounds) -> list[Block]:
-    """One draw of what is needed, or of a block when that is more.
+    """One draw of what is needed, or of a block when that is more, whose rest is put in hand.
+
+    Args:
+        pool: that serves the sequence.
+        name: of the sequence.
+        stream: what is in hand of it.
+        needed: how many tickets; 0 when all are for the hand.
+        bounds: of a block.
 
     Raises:
         TicketError: as ``pool.draw_here``.
     """
     began = monotonic()
     if needed >= bounds[1]:
-        drawn = trail.draw(pool, name, needed)
-    else:
-        n = max(needed, stream.order(*bounds, pool.block_lasts))
+        return _aged(pool, trail.draw(pool, name, needed), began)
+    n = max(needed, stream.order(*bounds, pool.block_lasts))
+    with stream.arrivals.expected(n - needed):
         try:
             drawn = trail.draw(pool, name, n)
         except TicketsExhausted:  # less than a block may still be left
-            drawn = trail.draw(pool, name, needed)
+            drawn = trail.draw(pool, name, needed or 1)
         stream.has_arrived(monotonic() - began)
+        blocks, left = divide(_aged(pool, drawn, began), needed)
+        stream.put(left)
+    return blocks
+
+
+def _aged(pool: TicketPool, drawn: Iterable[range], began: float) -> list[Block]:
     return [Block(tickets, began + pool.block_age) for tickets in drawn]
 
 
@@ -65,7 +79,7 @@ def fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
 def _fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
     failed = True
     try:
-        stream.put(draw(pool, name, stream, 1, bounds))
+        draw(pool, name, stream, 0, bounds)
         failed = False
     except TicketError as error:
         log.info("the next block of %r is not fetched ahead: %s", name, error)

@@ -204,6 +204,27 @@ def test_a_single_ticket_is_looked_at_while_they_are_taken_slowly() -> None:
         stream.pop()
 
 
+def test_blocks_grow_old_in_any_order_of_their_arrival(clock: list[float]) -> None:
+    told: list[tuple[int, str]] = []
+    stream = Stream(lambda n, reason: told.append((n, reason)))
+    begins = (5, 1, 9)
+    stream.put([Block(range(10 * n, 10 * n + 3), clock[0] + n) for n in begins])
+    assert stream.take(1) == [Block(range(10, 11), clock[0] + 1)]
+    clock[0] += 5
+    assert [list(block.tickets) for block in stream.take(9)] == [[90, 91, 92]]
+    assert told == [(2 + 3, "age")]
+
+
+def test_what_arrives_too_late_is_dropped_aloud() -> None:
+    told: list[tuple[int, str]] = []
+    stream = Stream(lambda n, reason: told.append((n, reason)))
+    stream.close()
+    stream.put([Block(range(7), math.inf)])
+    assert not stream.lay_out()
+    assert not stream.take(1)
+    assert (7, "dropped") in told
+
+
 @pytest.mark.ticket_servers("mariadb", "sqlite")
 def test_nothing_in_hand_outlives_its_table(pool: TicketPool) -> None:
     pool.next_id(PHOTOS), pool.next_id(PHOTOS)

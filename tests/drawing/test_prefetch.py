@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, event
+from sqlalchemy.util import await_only, greenlet_spawn
 
-from sqla_tickets import TicketError, TicketPool, TicketSequence, trail
+from sqla_tickets import TicketError, TicketPool, TicketSequence, arrivals, trail
 from sqla_tickets.aio import pause
+from sqla_tickets.events import Draw
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import assert_unique, connections_to, fresh_pair, in_fork, until
 from tests.drivers import Route, routes
@@ -453,3 +455,95 @@ def test_a_loop_ends_with_a_fetch_under_way(async_urls: tuple[Route, list[URL]],
         [sys.executable, "-c", LOOP_ENDS, how, *texts], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("well\n", "")
+
+
+# -- tasks that find the hand empty at the same moment
+
+TASKS = 250
+
+
+async def together(pool: TicketPool, tasks: int) -> list[int]:
+    """The tickets of so many tasks, one each."""
+    ids: list[int] = await asyncio.gather(
+        *(greenlet_spawn(pool.next_id, PHOTOS) for _ in range(tasks))
+    )
+    return ids
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks wait for a block however slow the machine is."""
+    monkeypatch.setattr(arrivals, "PATIENCE", 1000.0)
+
+
+@pytest.mark.usefixtures("endless")
+def test_tasks_share_the_blocks_on_their_way(async_urls: tuple[Route, list[URL]]) -> None:
+    """A block does for a hundred of them; beside these three, few are fetched ahead."""
+    route, urls = async_urls
+
+    def work() -> None:
+        pool = TicketPool(urls)
+        pool.create_table("photos")
+        drawn: list[Draw] = []
+        event.listen(pool, "drawn", drawn.append)
+        assert_unique(await_only(together(pool, TASKS)))
+        assert 3 <= len(drawn) <= 6
+        pool.dispose()
+
+    route.run(work)
+
+
+class Held:
+    """Holds up the first draw, which its task waits for like for a silent server."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.is_free, self._draw = 0, False, trail.draw
+        monkeypatch.setattr(trail, "draw", self._hold)
+
+    def _hold(self, pool: TicketPool, name: str, n: int) -> list[range]:
+        self.began += 1
+        if self.began == 1:
+            pause_until(lambda: self.is_free)
+        return self._draw(pool, name, n)
+
+
+def test_no_task_waits_long_for_the_block_of_another(
+    async_urls: tuple[Route, list[URL]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route, urls = async_urls
+
+    def work() -> None:
+        pool = TicketPool(urls)
+        pool.create_table("photos")
+        held = Held(monkeypatch)
+        first = asyncio.create_task(greenlet_spawn(pool.next_id, PHOTOS))
+        pause_until(lambda: held.began == 1)
+        ids = await_only(together(pool, 5))
+        assert not first.done()
+        held.is_free = True
+        assert_unique([*ids, await_only(first)])
+        pool.dispose()
+
+    route.run(work)
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_task_is_cancelled_for_whose_block_others_wait(
+    async_urls: tuple[Route, list[URL]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route, urls = async_urls
+
+    def work() -> None:
+        pool = TicketPool(urls)
+        pool.create_table("photos")
+        held = Held(monkeypatch)
+        first = asyncio.create_task(greenlet_spawn(pool.next_id, PHOTOS))
+        pause_until(lambda: held.began == 1)
+        others = asyncio.create_task(together(pool, 5))
+        pause(0.05)
+        assert held.began == 1
+        first.cancel()
+        assert_unique(await_only(others))
+        pool.dispose()
+
+    route.run(work)
