@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -58,18 +58,22 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
         No server that joins issues this number or one below.
 
     Raises:
-        TicketArgumentError: the pools do not fit, or the table is too narrow for the gap.
+        TicketArgumentError: the pools do not fit, the table is too narrow for the gap, or it has no note and
+            the stride changes.
         TicketError: a server failed. Call it again when that is mended.
     """
     _check_fit(old, new)
     states = {server: _live(server, name) for server in old.servers}
+    if new.stride != old.stride:
+        _check_notes(old, name, states)
     highest = max(state.number or 0 for state in states.values())
-    known = next(iter(states.values()))
-    bits = known.note.bits if known.note else 64
+    model = next(iter(states.values()))
+    bits = model.note.bits if model.note else 64
     joining = {server: _look(server, name) for server in new.servers[len(old.servers) :]}
     graves = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
     distance = moves.MARGIN if new.stride == old.stride else gap
-    above = max(highest + distance, *graves, 0)
+    known = new.marks.prepare(name)  # of one whose place is taken, which may have come further
+    above = max(highest + distance, *graves, known + moves.MARGIN if known else 0)
     if above + gap // 10 > largest_ticket(bits):
         raise TicketArgumentError(
             f"{name!r} has {bits} bits, which end at {largest_ticket(bits)}: servers that join at {above}"
@@ -78,7 +82,7 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
     for server, state in joining.items():
         element = CreateTicketTable(
             name,
-            layout=known.layout if server.engine.dialect.name in ("mysql", "mariadb") else None,
+            layout=model.layout if server.engine.dialect.name in ("mysql", "mariadb") else None,
             stride=new.stride,
             offset=server.offset or 0,
             start=above + 1,
@@ -90,7 +94,6 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
             server.create(element)
         else:
             log.info("%r is on %s already", name, server)
-    new.marks.prepare(name)
     return above
 
 
@@ -103,6 +106,18 @@ def _check_fit(old: TicketPool, new: TicketPool) -> None:
             f"{old.name!r} cannot grow from a stride of {old.stride} to {new.stride}: the new stride is"
             " the old one or a multiple of it, the servers that are there come first, and others follow"
         )
+
+
+def _check_notes(old: TicketPool, name: str, states: Mapping[TicketServer, Live]) -> None:
+    """See that a table can refuse clients of the new configuration, and those of the old one later."""
+    for server, state in states.items():
+        if state.note is None:
+            note = Note(state.layout, old.stride, server.offset or 0)
+            raise TicketArgumentError(
+                f"the ticket table {name!r} on {server} has no note, as another program has made it, so it could"
+                " not tell clients of the old configuration from those of the new one. Write the note first:"
+                f" ALTER TABLE `{name}` COMMENT='{note}'"
+            )
 
 
 def _look(server: TicketServer, name: str) -> State:

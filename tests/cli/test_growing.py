@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from sqlalchemy import URL
 from sqla_tickets import TicketArgumentError, TicketError, TicketPool, TicketTableError, growth
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import assert_unique, from_one_start
+from tests.drawing.tools import FLICKRS_TABLE, assert_unique, from_one_start, run
 from tests.servers import Borrower
 
 #: Longer than any wait of a breaker, on a machine that is busy.
@@ -256,3 +257,41 @@ def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: Ope
     ids += old.next_ids("photos", 9) + [i for _ in range(8) for i in new.next_ids("photos", 3)]
     assert_unique(ids)
     assert {i % 16 for i in ids} == {1, 2, 3, 4}
+
+
+@SQLITE
+def test_a_server_that_takes_a_lost_one_s_place_begins_above_what_the_others_know_of_it(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It had come further than they, as it had served alone for a while."""
+    before = open_pool(urls[:3], 3)
+    before.create_table("photos")
+    lost = [*before.next_ids("photos", 3), *before.servers[2].draw("photos", 50_000)[-1]]
+    before.dispose()  # which writes the marks
+    grown = run_cli("grow", *options(urls[:2]), "--stride", 3, *joining(urls[3:]))
+    assert grown.code == 0, grown.text
+    new = open_pool([*urls[:2], urls[3]], 3)
+    ids = [*new.servers[2].draw("photos", 3)[0], *new.next_ids("photos", 3)]
+    assert_unique([*lost, *ids])
+    assert new.servers[2].table("photos").breaker.state == "closed"
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_table_that_another_program_has_made_needs_a_note_first(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Without one it would let clients of both strides draw, and the end of the growth would pass it by."""
+    for offset, url in enumerate(urls[:2], 1):
+        table = FLICKRS_TABLE.format(name="photos", engine="InnoDB")
+        run(url, table, f"INSERT INTO photos VALUES ({offset}, 'a')")
+    old, new = open_pool(urls[:2]), open_pool(urls, 4)
+    for offset, url in enumerate(urls[:2], 1):
+        with pytest.raises(TicketArgumentError, match=rf"offset {offset}.* has no note") as refused:
+            growth.open_beside(old, new, "photos")
+        statement = re.search(r"ALTER TABLE .*", str(refused.value))
+        assert statement is not None
+        run(url, statement[0])
+    growth.open_beside(old, new, "photos", gap=5000)
+    assert {new.next_id("photos") % 4 for _ in range(4)} <= {0, 3}
+    assert {old.next_id("photos") % 2 for _ in range(4)} == {0, 1}
+    assert len(growth.narrow(new, "photos")) == 2
