@@ -1,19 +1,20 @@
 """``SnowflakeSequence``: ids that sort by time, made in the process with a leased node number.
 
 Ids of one tick, node and sequence name differ in their sequence number. A process never goes back to a tick
-that it has left, so its ids only grow; when many are needed at once it goes on from ticks just past that
-it has not used, and waits for the next tick when there are none. No id is ahead of the clock.
+that it has left, so its ids only grow; when many are needed at once, or more than the ticks have, it goes on
+with ticks just past that it has not used, and waits for the next tick when there are none. No id is ahead of
+the clock.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
-from time import time_ns
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -39,9 +40,9 @@ __all__ = ["SnowflakeSequence", "Snowflakes"]
 PATIENCE: Final = 1.0
 #: Microseconds: how old the time of an id may be when it is made, for as many as are needed at once.
 PAST: Final = 1_000_000
-#: How many times as many ids are laid out for `Snowflakes.next_id` as their tick has had before: 4 times
-#: for a whole tick of Snowflake's.
-LAID_OUT: Final = 7
+#: The same for one or a few, once a tick had too few: a process that gets the processor back late would else
+#: lose the ticks that began meanwhile.
+LATE: Final = 50_000
 #: How often a lease may be over before it can be used.
 IN_VAIN: Final = 20
 
@@ -175,14 +176,47 @@ def _as_in(column: Column[Any], runs: list[range]) -> Iterator[Any]:
     return uuids if column.type.as_uuid else map(str, uuids)
 
 
-class _Laid(deque[int]):
-    """Numbers that are laid out, and the mark of the process that they are for."""
+class _Locked(Iterator[int]):
+    """Numbers that threads take from without a global lock."""
 
-    __slots__ = ("here",)
+    def __init__(self, numbers: range) -> None:
+        self._lock, self._numbers = threading.Lock(), iter(numbers)
 
-    def __init__(self, numbers: Iterable[int], here: Mark) -> None:
-        super().__init__(numbers)
-        self.here = here
+    def __next__(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+
+#: Python's global lock lets one thread at a time have the next number of a range.
+_shared: Final[Callable[[range], Iterator[int]]] = (
+    _Locked if "free-threading build" in sys.version else iter
+)
+
+
+class _Laid:
+    """Numbers that are laid out for `Snowflakes.next_id`.
+
+    Who takes one looks afterwards whether it may be used.
+
+    Attributes:
+        numbers: each is taken once.
+        begins: when they may be used, in seconds since 1970.
+        ends: from when on they may not.
+        here: the mark of the process that they are for.
+    """
+
+    __slots__ = ("_all", "begins", "ends", "here", "numbers")
+
+    def __init__(self, numbers: range, begins: float, ends: float, here: Mark) -> None:
+        self._all, self.numbers = numbers, _shared(numbers)
+        self.begins, self.ends, self.here = begins, ends, here
+
+    def take_back(self) -> int:
+        """Have them for other uses; how many there are, the last ones."""
+        self.ends = 0.0  # first: whoever takes one after the next line takes it in vain
+        first = next(self.numbers, None)
+        self.numbers = iter(())
+        return 0 if first is None else len(self._all) - self._all.index(first)
 
 
 class Snowflakes:
@@ -205,19 +239,17 @@ class Snowflakes:
         self.layout = layout
         self._size = 1 << layout.sequence
         self._last_tick = layout.largest >> (layout.node + layout.sequence)
-        #: The tick that was made ids of last, and its next sequence number.
-        self._tick, self._next = -1, self._size
+        #: The tick that was made ids of last, its next sequence number, and whether it had too few of late.
+        self._tick, self._next, self._in_haste = -1, self._size, False
         self._lease: Lease | None = None
         #: By process: another thread may have held the lock while this one was forked.
         self._locks: dict[int, threading.Lock] = {}
-        self._laid = _Laid((), nodes.here)
-        #: In nanoseconds since 1970: while it is so late, what is laid out has the right time.
-        self._from = self._until = 0
+        self._laid = _Laid(range(0), 0.0, 0.0, nodes.here)
         nodes.add(self)
 
     def forget_parent(self) -> None:
         """In a fork: what is laid out is the parent's, as its mark says, and only takes up memory."""
-        self._laid = _Laid((), self._nodes.here)
+        self._laid = _Laid(range(0), 0.0, 0.0, self._nodes.here)
 
     def next_id(self) -> int:
         """One id.
@@ -228,15 +260,12 @@ class Snowflakes:
             ClockMovedBack: the clock is behind, by more than is waited for.
             TicketsExhausted: the layout has run out of time.
         """
-        if self._from <= time_ns() < self._until:
-            laid = self._laid
-            try:
-                number = laid.popleft()
-            except IndexError:
-                pass
-            else:
-                if laid.here[0]:  # looked at last: what a fork has popped is the parent's
-                    return number
+        laid = self._laid
+        for number in laid.numbers:
+            # looked at last: until now it may have been taken back, or be the parent's of this fork
+            if laid.begins <= time() < laid.ends and laid.here[0]:
+                return number
+            break
         return self._make(1, lay_out=True)[0][0]
 
     def next_ids(self, n: int) -> list[int]:
@@ -262,7 +291,7 @@ class Snowflakes:
     def stop(self) -> int:
         """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
         with self._lock():
-            self._take_back()
+            self._next -= self._laid.take_back()
             return self.layout.began_at(self._tick) if self._tick >= 0 else 0
 
     def _make(self, n: int, *, lay_out: bool = False) -> list[range]:
@@ -279,7 +308,7 @@ class Snowflakes:
                 taken = 0
                 if is_live and is_covered:
                     self._see_that_it_fits(tick)
-                    taken = self._take(lease, tick, n, runs, waited=waits_since is not None)
+                    taken = self._take(lease, tick, n, runs)
                     if taken == n and lay_out:
                         self._lay_out(lease, now, here)
                 behind = self._tick - tick
@@ -299,17 +328,15 @@ class Snowflakes:
         pid = os.getpid()
         return self._locks.get(pid) or self._locks.setdefault(pid, threading.Lock())
 
-    def _take(self, lease: Lease, tick: int, n: int, runs: list[range], *, waited: bool) -> int:
+    def _take(self, lease: Lease, tick: int, n: int, runs: list[range]) -> int:
         """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
-        self._take_back()
+        self._next -= self._laid.take_back()
+        self._in_haste = self._in_haste or self._next == self._size
         if lease is not self._lease:  # its numbers begin after those of its last owner
             self._lease = lease
             self._tick = max(self._tick, self.layout.tick_at(lease.since))
-            self._next = self._size
-        begin = self._tick if waited else tick - (n - 1) // self._size
-        begin = max(begin, tick - PAST // (1000 * self.layout.unit))
-        if self._tick < begin:
-            self._tick, self._next = begin, 0
+            self._next, self._in_haste = self._size, False
+        self._go_on(tick, n)
         taken = 0
         while taken < n and self._tick <= tick:
             room = min(n - taken, self._size - self._next)
@@ -323,24 +350,25 @@ class Snowflakes:
                 self._tick, self._next = self._tick + 1, 0
         return taken
 
+    def _go_on(self, tick: int, n: int) -> None:
+        """Leave the ticks that are too long past for ``n`` ids."""
+        unit = 1000 * self.layout.unit
+        begin = tick - min((n - 1) // self._size, PAST // unit)
+        is_late = self._in_haste and tick - self._tick <= LATE // unit
+        if self._tick < begin and not is_late:
+            self._tick, self._next, self._in_haste = begin, 0, False
+
     def _run(self, lease: Lease, n: int) -> range:
         return self.layout.run(self._tick, self._above | lease.node, self._next, n)
 
     def _lay_out(self, lease: Lease, now: int, here: Mark) -> None:
-        room = min(LAID_OUT * self._next, self._size - self._next)
-        self._laid = _Laid(self._run(lease, room), here)
-        self._next += room
-        self._from = self.layout.began_at(self._tick) * 1000
+        """Lay out the rest of the tick, until another one begins or the lease is over."""
+        numbers = self._run(lease, self._size - self._next)
+        self._next = self._size
+        layout = self.layout
         rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
-        self._until = min(self.layout.began_at(self._tick + 1), now + rest) * 1000
-
-    def _take_back(self) -> None:
-        """Use what is laid out for others: its last numbers, as another thread may be popping the first."""
-        laid, self._laid = self._laid, _Laid((), self._laid.here)
-        with suppress(IndexError):
-            while True:
-                laid.pop()
-                self._next -= 1
+        ends = min(layout.began_at(layout.tick_at(now) + 1), now + rest)
+        self._laid = _Laid(numbers, layout.began_at(self._tick) / 1e6, ends / 1e6, here)
 
     def _wait(self, behind: int, since: float | None) -> float:
         """Wait for the next tick, or for a clock that has stepped back.

@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -129,7 +129,7 @@ def test_threads_of_a_fork_below_python(pool: TicketPool) -> None:
 
     try:
         for _ in range(6):
-            of_parent = {made.next_id(), *made._laid}
+            of_parent = {made.next_id(), *made._laid._all}
             forked_below_python(made)
             ids = in_threads(work, 4)
             assert len(set(ids)) == len(ids) == 80
@@ -145,19 +145,56 @@ def test_a_thread_that_looks_late_where_it_is(
     """It has taken one of the parent's ids, and another thread was told of the fork before it looks."""
     made = pool.snowflakes("photos")
     made.next_id()
-    of_parent = set(made._laid)
+    of_parent = set(made._laid._all)
     assert of_parent
-
-    class Slow(snowflake._Laid):
-        def popleft(self) -> int:
-            number = super().popleft()
-            in_threads(lambda: [made.next_ids(1)[0]], 1)
-            return number
-
-    made._laid = Slow(made._laid, made._laid.here)
+    others = list[int]()
+    late = Late(made, after=lambda: others.extend(in_threads(lambda: made.next_ids(1), 1)))
     forked_below_python(made)
-    monkeypatch.setattr(snowflake, "time_ns", lambda: made._from)
+    monkeypatch.setattr(snowflake, "time", lambda: late.laid.begins)
     assert made.next_id() not in of_parent
+    assert len(others) == 1
+
+
+def test_a_thread_whose_ids_another_has_taken_back(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is about to take an id of those that are laid out while the other one makes many at once of them."""
+    made = pool.snowflakes("photos")
+    for make in (lambda: made.next_ids(5), lambda: [made.stop()]):
+        first = made.next_id()
+        others = list[int]()
+        late = Late(made, before=lambda: others.extend(in_threads(make, 1)))  # noqa: B023  # called at once
+        with monkeypatch.context() as patch:
+            patch.setattr(snowflake, "time", lambda: late.laid.begins)  # noqa: B023
+            ids = [made.next_id() for _ in range(3)]
+        assert others
+        assert min(ids) > first
+        assert len({first, *ids, *others}) == 4 + len(others)
+
+
+def do_nothing() -> None:
+    pass
+
+
+class Late(Iterator[int]):
+    """What is laid out, for a thread that is held up once before or after it takes a number."""
+
+    def __init__(
+        self,
+        made: Snowflakes,
+        before: Callable[[], object] = do_nothing,
+        after: Callable[[], object] = do_nothing,
+    ) -> None:
+        self.laid, self._actions = made._laid, [before, after]
+        self._numbers, self.laid.numbers = self.laid.numbers, self
+
+    def __next__(self) -> int:
+        before, after = self._actions
+        self._actions = [do_nothing, do_nothing]
+        before()
+        number = next(self._numbers)
+        after()
+        return number
 
 
 @on_linux
@@ -192,29 +229,53 @@ def test_a_fork_while_ids_are_being_made(
     """By a signal's handler, say, which interrupts at any moment."""
     made = open_pool(files).snowflakes("photos")
     made.next_ids(3)
-    reading, writing = os.pipe()
-    children: list[int] = []
     run_of = Snowflakes._run
 
-    def fork_within(self: Snowflakes, *arguments: Any) -> range:
-        monkeypatch.undo()
-        children.append(os.fork())
-        return run_of(self, *arguments)
+    def fork_within(fork: Callable[[], None]) -> None:
+        def run_in_both(self: Snowflakes, *arguments: Any) -> range:
+            monkeypatch.undo()
+            fork()
+            return run_of(self, *arguments)
 
-    monkeypatch.setattr(Snowflakes, "_run", fork_within)
-    ids: list[int] = []
+        monkeypatch.setattr(Snowflakes, "_run", run_in_both)
+
+    ids, theirs = in_parent_and_child(fork_within, lambda: made.next_ids(5))
+    assert len(theirs) == len(ids) == 5
+    assert set(ids).isdisjoint(theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_before_and_after_an_id_is_taken(pool: TicketPool) -> None:
+    made = pool.snowflakes("photos", BitLayout(39, 10, 12, unit=100, epoch=SNOWFLAKE.epoch))
+    for moment in ("before", "after"):
+        made.next_id()
+        ids, theirs = in_parent_and_child(
+            lambda fork: Late(made, **{moment: fork}),  # noqa: B023  # called at once
+            lambda: [made.next_id() for _ in range(5)],
+        )
+        assert len(theirs) == len(ids) == 5
+        assert set(ids).isdisjoint(theirs)
+
+
+def in_parent_and_child(
+    fork_within: Callable[[Callable[[], None]], object], make: Callable[[], list[int]]
+) -> tuple[list[int], list[int]]:
+    """What both of them make when the process forks within; ``fork_within`` gets what is to be called then."""
+    reading, writing = os.pipe()
+    children = list[int]()
+    ids = list[int]()
     try:
-        ids = made.next_ids(5)
+        fork_within(lambda: children.append(os.fork()))
+        ids = make()
     finally:
         if children == [0]:
             os.write(writing, " ".join(map(str, ids)).encode())
             os._exit(0)
-    os.close(writing)
+        os.close(writing)
     with os.fdopen(reading) as pipe:
         theirs = [int(number) for number in pipe.read().split()]
     os.waitpid(children[0], 0)
-    assert len(theirs) == 5
-    assert set(ids).isdisjoint(theirs)
+    return ids, theirs
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")

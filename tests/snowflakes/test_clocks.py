@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Step:
     def step(seconds: float) -> None:
         off = int(seconds * 1_000_000)
         monkeypatch.setattr(clock, "wall", lambda: time.time_ns() // 1000 + off)
-        monkeypatch.setattr(snowflake, "time_ns", lambda: time.time_ns() + off * 1000)
+        monkeypatch.setattr(snowflake, "time", lambda: time.time() + seconds)
 
     return step
 
@@ -80,6 +81,37 @@ def test_no_id_is_of_too_long_ago(pool: TicketPool) -> None:
     before = datetime.now(timezone.utc)
     first = made.next_ids(256 * 130)[0]  # 1.3 seconds' worth: the rest is waited for
     assert SONYFLAKE.decode(first).time > before - timedelta(seconds=1.02)
+
+
+def test_who_uses_up_ticks_goes_on_with_those_just_past(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that gets the processor back late; and who asks for a few has the time of now."""
+    few = BitLayout(41, 10, 2, epoch=SNOWFLAKE.epoch)
+    made = pool.snowflakes("photos", few)
+    begin = few.decode(made.next_id()).time + timedelta(seconds=2)
+
+    def ids_at(milliseconds: int, n: int, *, at_once: bool = False) -> list[tuple[int, int]]:
+        now = begin + timedelta(milliseconds=milliseconds)
+        monkeypatch.setattr(clock, "wall", lambda: int(now.timestamp() * 1_000_000))
+        monkeypatch.setattr(snowflake, "time", now.timestamp)
+        ids = made.next_ids(n) if at_once else [made.next_id() for _ in range(n)]
+        parts = [few.decode(number) for number in ids]
+        return [((part.time - begin) // timedelta(milliseconds=1), part.sequence) for part in parts]
+
+    assert ids_at(0, 2) == [(0, 0), (0, 1)]
+    assert ids_at(10, 2) == [(10, 0), (10, 1)]  # the tick before was not used up
+    assert ids_at(10, 2) == [(10, 2), (10, 3)]
+    assert ids_at(40, 5) == [(11, 0), (11, 1), (11, 2), (11, 3), (12, 0)]
+    assert ids_at(50, 2, at_once=True) == [(12, 1), (12, 2)]
+    assert ids_at(50, 2) == [(12, 3), (13, 0)]
+    assert ids_at(64, 2) == [(64, 0), (64, 1)]  # that would be too old
+    assert ids_at(66, 1) == [(66, 0)]
+    assert ids_at(66, 3, at_once=True) == [(66, 1), (66, 2), (66, 3)]
+    assert ids_at(116, 1) == [(67, 0)]
+    assert ids_at(900, 1) == [(900, 0)]
+    assert ids_at(950, 6, at_once=True) == [*((949, n) for n in range(4)), (950, 0), (950, 1)]
+    assert ids_at(960, 1) == [(960, 0)]  # no tick had too few
 
 
 def test_a_full_sequence_does_not_hold_up_others(pool: TicketPool) -> None:
@@ -140,10 +172,15 @@ def test_threads_share_it(pool: TicketPool) -> None:
             ids.extend(made.next_ids(n % 7 + 1))
 
     threads = [threading.Thread(target=work, args=[ids]) for ids in lists]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     everything = [number for ids in lists for number in ids]
     assert len(set(everything)) == len(everything)
     assert all(ids == sorted(ids) for ids in lists)
