@@ -79,6 +79,8 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
             f"{name!r} has {bits} bits, which end at {largest_ticket(bits)}: servers that join at {above}"
             " would have hardly any numbers. Choose a smaller gap, or widen the tables to 64 bits"
         )
+    if new.stride != old.stride and not new.marks.joined_above(name):
+        new.marks.join_above(name, above)
     for server, state in joining.items():
         element = CreateTicketTable(
             name,

@@ -60,6 +60,8 @@ LAST_WORDS: Final = 0.25
 LATER: Final = 300.0
 #: Seconds after which a write is taken for dead: its event loop has ended, and never told.
 DEAD: Final = 10.0
+#: The offset, which no server has, under which it stands where servers that joined began.
+JOINED: Final = 0
 #: How many marks one statement writes.
 AT_ONCE: Final = 100
 #: How often one statement is sent while deadlocks are all that happens.
@@ -217,6 +219,16 @@ class Marks:
         """
         (keeper,) = (keeper for keeper in self._keepers if keeper.server is peer)
         return keeper.kept(name)
+
+    def joined_above(self, name: str) -> int:
+        """No server that joined with a larger stride has issued this number or one below; 0 if unknown."""
+        kept = [keeper.kept(name) or {} for keeper in self._keepers]
+        return min((marks[JOINED] for marks in kept if JOINED in marks), default=0)
+
+    def join_above(self, name: str, number: int) -> None:
+        """Write that for whoever ends the growth."""
+        for keeper in self._keepers:
+            keeper.write_joined(Mark(name, self._stride, JOINED, 0, number))
 
     def raised(self, name: str, above: int) -> None:
         """Write that no ticket is to be ``above`` or below from now on."""
@@ -420,7 +432,7 @@ class _Keeper:
         found: list[Mark] = []
 
         def look(cursor: DBAPICursor, place: Place) -> None:
-            found[:] = _read(cursor, place, [name])
+            found[:] = [m for m in _read(cursor, place, [name]) if m.offset != JOINED]
 
         def begin(cursor: DBAPICursor, place: Place) -> None:
             _write(cursor, place, others)
@@ -432,6 +444,10 @@ class _Keeper:
             self._keeps_none_until = 0.0
             self._do(begin, patient=True)
         return max((mark.number for mark in found), default=0)
+
+    def write_joined(self, mark: Mark) -> None:
+        """Write where servers that joined began."""
+        self._do(lambda cursor, place: _write(cursor, place, [mark]), patient=True)
 
     def kept(self, name: str) -> dict[int, int] | None:
         """The marks of a sequence by offset, as they stand there; None when it cannot tell now."""

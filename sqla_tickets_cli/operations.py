@@ -272,13 +272,14 @@ def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], qu
 
 
 def _check_distance(new: TicketPool, name: str, narrow: dict[TicketServer, int]) -> None:
-    """See that no old server has come so far as those that joined; by then it would be too late."""
+    """See that no old server has come so far as where those that joined began; by then it would be too late."""
     joined = [s for s in new.servers if s not in narrow]
     numbers = [n for s in joined if (n := _number(s, name, _look(s, name)))]
-    if narrow and (not numbers or max(narrow.values()) >= min(numbers)):
+    began = new.marks.joined_above(name) or min(numbers, default=0)
+    if narrow and (not numbers or max(narrow.values()) >= began):
         raise TicketTableError(
             f"{name!r}: the servers of the old stride stand at {max(narrow.values())}, and those that"
-            f" joined at {min(numbers, default=0)}: the gap is used up. Stop all clients, raise {name!r}"
+            f" joined began at {began}: the gap is used up. Stop all clients, raise {name!r}"
             " above all of them, and audit the shards before they are let in again"
         )
 

@@ -230,6 +230,19 @@ def test_a_gap_that_is_used_up_is_told(
 
 
 @SQLITE
+def test_a_gap_that_is_used_up_is_told_however_far_the_servers_that_joined_have_come(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL]
+) -> None:
+    old, new = pools
+    growth.open_beside(old, new, "photos", gap=1000)
+    ids = [i for s in (*new.servers[2:], *old.servers) for b in s.draw("photos", 2000) for i in b]
+    assert len(set(ids)) < len(ids)
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 3, done.text
+    assert "the gap is used up" in done.text
+
+
+@SQLITE
 def test_what_does_not_fit_is_refused(
     pools: tuple[TicketPool, TicketPool], urls: list[URL], open_pool: OpenPool
 ) -> None:
