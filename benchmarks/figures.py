@@ -219,6 +219,13 @@ FIGURES = (
         "500 tasks, single rows, `block=100`, against AUTO_INCREMENT", 0.95, "tasks", _BLOCK, _AUTO
     ),
     Figure(
+        "floor: 500 tasks, single rows, ids from a range, against AUTO_INCREMENT",
+        None,
+        "tasks",
+        _RANGE,
+        _AUTO,
+    ),
+    Figure(
         "import of `sqla_tickets` after `sqlalchemy.orm`, ms",
         5,
         "import",

@@ -25,7 +25,7 @@ from sqla_tickets import (
     UUIDSequence,
 )
 
-__all__ = ["Models", "auto_increment_key", "keys_of", "models", "ticket_models"]
+__all__ = ["Models", "auto_increment_key", "keys_of", "models", "range_models", "ticket_models"]
 
 #: A primary key's column, for the table of that name.
 NewKey = Callable[[str], "Column[Any]"]
@@ -128,6 +128,12 @@ def snowflake_models(prefix: str, pool: TicketPool) -> Models:
     return made
 
 
+def range_models(prefix: str) -> Models:
+    """Mapped classes whose keys the application counts."""
+    made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
+    return replace(made, ids=count(1))
+
+
 def auto_increment_key(name: str) -> Column[Any]:
     """What SQLAlchemy makes AUTO_INCREMENT, or SERIAL."""
     return Column("id", Big, primary_key=True)
@@ -171,8 +177,7 @@ def _made(
     if name == "Sequence":
         return models(prefix, _sequence_key(place)) if place.kind in _WITH_SEQUENCES else None
     if name == "ids from a range":
-        made = models(prefix, lambda _: Column("id", BigInteger, primary_key=True))
-        return replace(made, ids=count(1))
+        return range_models(prefix)
     if name == "SnowflakeSequence":
         return snowflake_models(prefix, pool)
     if name in _OF_UUID7 and not is_installed(UUID7):

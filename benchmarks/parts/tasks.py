@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from benchmarks.harness import Comparison, Side, compare, timed
-from benchmarks.keys import Models, auto_increment_key, models, ticket_models
+from benchmarks.keys import Models, auto_increment_key, models, range_models, ticket_models
 from benchmarks.place import Place
 from benchmarks.scale import Scale
 from sqla_tickets import TicketPool
@@ -24,6 +24,8 @@ DRIVERS = {
 }
 #: Connections of the application's engine, which the tasks share.
 CONNECTIONS = 20
+#: How many rows each task inserts at least: of a single one, a round would see hardly more than how it begins and ends.
+ROWS = 4
 
 
 def single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
@@ -43,12 +45,13 @@ def single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
         "TicketSequence, block=100": ticket_models("t100", pool, 100, create=False),
         "TicketSequence, block=1": ticket_models("t1", pool, 1, create=False),
         "AUTO_INCREMENT": models("t_auto", auto_increment_key),
+        "ids from a range": range_models("t_range"),
     }
     try:
         for made in keys.values():
             loop.run_until_complete(_create(engine, made))
         for n in scale.tasks:
-            each = -(-max(scale.transactions, n) // n)
+            each = max(ROWS, -(-scale.transactions // n))
             sides = [
                 Side(name, timed(_work(loop, engine, made, n, each))) for name, made in keys.items()
             ]
