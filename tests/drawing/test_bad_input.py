@@ -139,6 +139,7 @@ def test_offsets_that_cannot_be(offsets: tuple[int, int]) -> None:
 # -- draws
 
 
+@pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize("n", [0, -1, True, False, 1.0, "1", None])
 def test_a_count_that_cannot_be(pool: TicketPool, n: int) -> None:
     before = [record.last_ticket for record in pool.status()]

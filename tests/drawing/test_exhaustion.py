@@ -144,6 +144,7 @@ def test_a_wish_that_one_server_cannot_fill_is_filled_by_the_other(
     assert_unique(ids)
 
 
+@pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize(
     "wrong", [{"start": 0}, {"start": -5}, {"start": 2**63}, {"bits": 16}, {"bits": 63}]
 )

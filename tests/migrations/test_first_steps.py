@@ -45,22 +45,34 @@ def insert(project: Project, app: URL, tickets: list[URL]) -> str:
     return project.python(INSERT.format(urls=[text_of(app), *map(text_of, tickets)])).strip()
 
 
-@pytest.mark.app_databases("mysql", "postgresql", "sqlite")
+@pytest.mark.app_databases("sqlite")
 @pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
 def test_from_init_to_the_first_insert(
     app_url: URL, ticket_urls: list[URL], tmp_path: Path
 ) -> None:
-    project = Project(tmp_path / "project")
-    project.set_up(app_url, ticket_urls)
+    follow(app_url, ticket_urls, tmp_path / "project")
+
+
+@pytest.mark.app_databases("mysql", "postgresql")
+@pytest.mark.ticket_servers("mariadb")
+def test_an_application_s_database_of_another_kind(
+    app_url: URL, ticket_urls: list[URL], tmp_path: Path
+) -> None:
+    follow(app_url, ticket_urls, tmp_path / "project")
+
+
+def follow(app: URL, tickets: list[URL], folder: Path) -> None:
+    project = Project(folder)
+    project.set_up(app, tickets)
     text = project.revision("photos")
     assert text == GENERATED
     project.run("upgrade", "head")
-    first = insert(project, app_url, ticket_urls)
+    first = insert(project, app, tickets)
     assert len(set(eval(first))) == 3
     assert "No new upgrade operations detected" in project.run("check")
     assert "'photos' is kept" in project.run("downgrade", "base")
     project.run("upgrade", "head")
-    assert set(eval(first)).isdisjoint(eval(insert(project, app_url, ticket_urls)))
+    assert set(eval(first)).isdisjoint(eval(insert(project, app, tickets)))
 
 
 def test_the_first_page_says_what_is_done_here() -> None:
