@@ -218,6 +218,28 @@ def test_a_growth_that_was_interrupted_is_ended(
 
 
 @SQLITE
+def test_a_growth_of_which_one_server_was_down_at_the_end_is_ended(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that has the new stride already is not taken for one of those that joined."""
+    old, new = pools
+    growth.open_beside(old, new, "photos")
+
+    def is_down(*_: object) -> None:
+        raise TicketError("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(new.servers[1], "do", is_down)
+        with pytest.raises(TicketError, match="down"):
+            growth.widen(new, "photos")
+    ids = [*old.servers[1].draw("photos", 50)[0]]
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 0, done.text
+    ids += [i for server in new.servers for i in server.draw("photos", 60)[0]]
+    assert_unique(ids)
+
+
+@SQLITE
 def test_a_gap_that_is_used_up_is_told(
     pools: tuple[TicketPool, TicketPool], urls: list[URL]
 ) -> None:
