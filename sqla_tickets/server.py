@@ -310,7 +310,7 @@ class TicketServer:
         it several times as long as a draw, and a look that waits in vain is begun again.
         """
         look, layout, identity = table.look, table.layout, connection.identity
-        if look is None or look.layout is not layout or identity is None:
+        if look is None or layout is None or look.layout is not layout or identity is None:
             return None
         if not identity.is_same_run(look.identity):
             return None
