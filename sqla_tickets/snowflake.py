@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from time import time
@@ -176,20 +176,22 @@ def _as_in(column: Column[Any], runs: list[range]) -> Iterator[Any]:
     return uuids if column.type.as_uuid else map(str, uuids)
 
 
-class _Locked(Iterator[int]):
-    """Numbers that threads take from without a global lock."""
+class _Popped(Iterator[int]):
+    """Numbers that threads take from without a global lock: Python promises that ``popleft`` is atomic."""
 
     def __init__(self, numbers: range) -> None:
-        self._lock, self._numbers = threading.Lock(), iter(numbers)
+        self._pop = deque(numbers).popleft
 
     def __next__(self) -> int:
-        with self._lock:
-            return next(self._numbers)
+        try:
+            return self._pop()
+        except IndexError:
+            raise StopIteration from None
 
 
-#: Python's global lock lets one thread at a time have the next number of a range.
+#: Where there is a global lock, a range's own iterator is as atomic.
 _shared: Final[Callable[[range], Iterator[int]]] = (
-    _Locked if "free-threading build" in sys.version else iter
+    _Popped if "free-threading build" in sys.version else iter
 )
 
 

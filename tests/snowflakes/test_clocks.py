@@ -162,7 +162,10 @@ def test_single_ids_and_many_share_a_tick(pool: TicketPool) -> None:
         assert sequence == list(range(len(sequence)))
 
 
-def test_threads_share_it(pool: TicketPool) -> None:
+@pytest.mark.parametrize("build", ["global lock", "free-threading"])
+def test_threads_share_it(pool: TicketPool, monkeypatch: pytest.MonkeyPatch, build: str) -> None:
+    if build == "free-threading":
+        monkeypatch.setattr(snowflake, "_shared", snowflake._Popped)
     made = pool.snowflakes("photos")
     lists: list[list[int]] = [[] for _ in range(4)]
 
