@@ -12,8 +12,10 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -295,9 +297,11 @@ class Connections:
         close = self.dialect.do_terminate if self.dialect.has_terminate else self.dialect.do_close
         try:
             if self.dialect.name == "sqlite":
-                # a statement that was not read to its end locks the file until somebody collects its cursor
+                # a statement that was not read to its end locks the file until somebody collects its cursor,
+                # which SQLAlchemy 2.0 has in a frame, where a cancelled task's traceback keeps it
                 with contextlib.suppress(Exception):
                     connection.cursor.close()
+                traceback.clear_frames(sys.exc_info()[2])
         finally:
             with contextlib.suppress(Exception):  # it is broken anyway
                 close(connection.dbapi)
