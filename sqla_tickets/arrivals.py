@@ -16,10 +16,12 @@ from sqlalchemy.util import await_only
 
 from .aio import current_loop
 
-__all__ = ["Arrivals"]
+__all__ = ["WAITS", "Arrivals"]
 
-#: Seconds after which tasks that wait for a block draw for themselves: its server may keep silent.
+#: Seconds after which tasks wait for a block no longer, as its server may keep silent: the first of them draws another one.
 PATIENCE: Final = 0.25
+#: For how many blocks a task waits, one after the other, before it draws for itself.
+WAITS: Final = 3
 #: In how many turns of the event loop they pass, at least: while it is busy, it is not the server that is slow.
 TURNS: Final = 10
 

@@ -21,6 +21,7 @@ from sqlalchemy import URL, Engine, MetaData, event
 
 from . import flush, prefetch
 from .aio import current_loop
+from .arrivals import WAITS
 from .beside import wait_for_tasks
 from .choice import in_turn
 from .default import IdDefault
@@ -295,8 +296,11 @@ class TicketPool(event.EventTarget):
         blocks = stream.take(n)
         in_hand = total = count(blocks) if blocks else 0
         try:
-            if total < n and n - total < bounds[1] and stream.arrivals.wait_for(n - total):
-                blocks += stream.take(n - total)
+            for _ in range(WAITS):
+                missing = n - total
+                if not 0 < missing < bounds[1] or not stream.arrivals.wait_for(missing):
+                    break
+                blocks += stream.take(missing)
                 in_hand = total = count(blocks)
             while total < n:
                 drawn = prefetch.draw(self, name, stream, n - total, bounds)
