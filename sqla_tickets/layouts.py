@@ -61,19 +61,26 @@ class ReplaceLayout:
 
     def __init__(self, table: str, dialect: Dialect, stride: int, offset: int) -> None:
         self._stride = stride
-        self._one = Compiled(ReplaceTicket(table, stride, offset), dialect)
+        one = Compiled(ReplaceTicket(table, stride, offset), dialect)
+        self._one = one.alone
         self._last = Compiled(ReplaceUpTo(table, stride, offset), dialect)
         self._lock = Compiled(LockTicketTable(table), dialect).text
         self._unlock = Compiled(UnlockTables(table), dialect).text
-        self._packet = "; ".join((self._lock, self._one.text, self._last.text, self._unlock))
+        self._packet = "; ".join((self._lock, one.text, self._last.text, self._unlock))
         self._may_lock = counter_is_kept(dialect)
         self._one_packet = True
 
     def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
         if lock and self._may_lock:
-            return [self._draw_block(cursor, n)]
-        blocks = [self._draw_one(cursor) for _ in range(min(n, FEW))]
-        return [] if range(0) in blocks else blocks
+            return self._draw_block(cursor, n)
+        blocks: list[range] = []
+        for _ in range(min(n, FEW)):
+            cursor.execute(*self._one)
+            ticket = cursor.lastrowid
+            if not ticket:
+                return []
+            blocks.append(range(ticket, ticket + self._stride, self._stride))
+        return blocks
 
     def adapts(self, fault: Fault) -> bool:
         if fault is Fault.SYNTAX and self._one_packet:  # the connection takes single statements
@@ -84,11 +91,7 @@ class ReplaceLayout:
             return True
         return False
 
-    def _draw_one(self, cursor: DBAPICursor) -> range:
-        cursor.execute(self._one.text, self._one.parameters())
-        return _block(cursor.lastrowid, cursor.lastrowid, self._stride)
-
-    def _draw_block(self, cursor: DBAPICursor, n: int) -> range:
+    def _draw_block(self, cursor: DBAPICursor, n: int) -> list[range]:
         span = self._stride * (n - 1)
         parameters = self._last.parameters(span=span)
         # the async cursors of SQLAlchemy's first 2.0 releases read one answer only
@@ -101,7 +104,7 @@ class ReplaceLayout:
             cursor.nextset()
         else:
             cursor.execute(self._lock, ())
-            cursor.execute(self._one.text, self._one.parameters())
+            cursor.execute(*self._one)
             first = cursor.lastrowid
             cursor.execute(self._last.text, parameters)
             last = cursor.lastrowid
@@ -109,7 +112,7 @@ class ReplaceLayout:
         if last != first + span:  # a proxy has sent the statements to more than one connection
             self._may_lock = False
             last = first
-        return _block(first, last, self._stride)
+        return [range(first, last + self._stride, self._stride)] if first else []
 
 
 class CounterLayout:
@@ -119,13 +122,13 @@ class CounterLayout:
 
     def __init__(self, table: str, dialect: Dialect, stride: int, offset: int) -> None:
         self._stride = stride
-        self._one = Compiled(AdvanceCounter(table, stride), dialect)
+        self._one = Compiled(AdvanceCounter(table, stride), dialect).alone
         self._many = Compiled(AdvanceCounter(table), dialect)
         self._returning = dialect.name not in ("mysql", "mariadb")
 
     def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
         if n == 1:
-            cursor.execute(self._one.text, self._one.parameters())
+            cursor.execute(*self._one)
         else:
             cursor.execute(self._many.text, self._many.parameters(span=self._stride * n))
         if self._returning:
@@ -133,7 +136,8 @@ class CounterLayout:
             last = rows[0][0] if rows else 0
         else:
             last = cursor.lastrowid
-        return [_block(last - self._stride * (n - 1), last, self._stride)] if last else []
+        stride = self._stride
+        return [range(last - stride * (n - 1), last + stride, stride)] if last else []
 
     def adapts(self, fault: Fault) -> bool:
         return False
@@ -143,10 +147,6 @@ def layout_of(name: LayoutName, table: str, dialect: Dialect, stride: int, offse
     """The layout of that name for one table."""
     kind = ReplaceLayout if name == "replace" else CounterLayout
     return kind(table, dialect, stride, offset)
-
-
-def _block(first: int, last: int, stride: int) -> range:
-    return range(first, last + stride, stride) if first else range(0)
 
 
 def counter_is_kept(dialect: Dialect) -> bool:

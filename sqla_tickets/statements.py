@@ -534,6 +534,9 @@ class Compiled:
         self._positions: Sequence[str] | None = None
         if isinstance(compiled, SQLCompiler) and compiled.positional:
             self._positions = compiled.positiontup or ()
+        #: What ``cursor.execute()`` takes of a statement without parameters. Drivers put those into the
+        #: text even when there are none; that is only needed where a ``%`` was doubled.
+        self.alone = (self.text, self.parameters()) if "%" in self.text else (self.text,)
 
     def parameters(self, **values: int | str) -> tuple[int | str, ...] | dict[str, int | str]:
         """``values`` as a tuple or a dict; always one of them, as ``%%`` stays doubled without."""
