@@ -27,6 +27,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from .engines import LOCK_WAIT, in_memory
 from .errors import TicketServerError
 from .faults import Fault, fault_of
+from .forks import Mark, mark
 from .identity import Identity, identify
 from .opening import Opening
 from .sockets import socket_of
@@ -60,9 +61,9 @@ class Connection:
     Attributes:
         cursor: the cursor that every statement is sent with.
         dbapi: the driver's connection.
-        pid: of the process that opened it.
         lease: what keeps a shared connection checked out of the engine's pool; else None.
         alone: the lock that is held while a shared connection is in use; else None.
+        here: its byte 0 is 0 in a process that has not opened it.
         known_tables: the sequences whose tables were looked at through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may have been cut off meanwhile.
@@ -81,21 +82,20 @@ class Connection:
         "closings",
         "cursor",
         "dbapi",
+        "here",
         "identity",
         "is_closed",
         "known_tables",
         "lease",
-        "pid",
         "reused",
     )
 
     def __init__(
-        self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None, closings: int
+        self, dbapi: DBAPIConnection, lease: PoolProxiedConnection | None, closings: int, here: Mark
     ) -> None:
-        self.dbapi, self.closings = dbapi, closings
+        self.dbapi, self.closings, self.here = dbapi, closings, here
         self.cursor: DBAPICursor = dbapi.cursor()
         self.reused = self.is_closed = False
-        self.pid = os.getpid()
         self.known_tables: set[str] = set()
         self.lease = lease
         self.identity: Identity | None = None
@@ -152,11 +152,12 @@ class Connections:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._is_async = engine, engine.dialect.is_async
         self._shared = in_memory(engine)
         self._source = engine.pool if self._shared else engine.pool.recreate()
         self._forked = False
-        self.closings = self._pid = 0
+        self.closings = 0
+        self._here: Mark = b"\0"
         self.abandon()
 
     @property
@@ -178,16 +179,16 @@ class Connections:
         Raises:
             Exception: the driver's, when there is none and none can be opened.
         """
-        if self._pid != os.getpid():  # a fork that Python was not told of
+        if not self._here[0]:  # a fork that Python was not told of
             self.abandon()
         alone = self._alone
-        if alone is not None:
-            alone.acquire()
+        if alone is None:
+            return self._idle_or_new(flight)
+        alone.acquire()
         try:
             connection = self._idle_or_new(flight)
         except BaseException:
-            if alone is not None:
-                alone.release()
+            alone.release()
             raise
         connection.alone = alone
         return connection
@@ -227,7 +228,7 @@ class Connections:
         stock, server = self._idle(), flight.server
         if stock.has_room():
             return None
-        turn = Turn(server, in_a_task=self.dialect.is_async)
+        turn = Turn(server, in_a_task=self._is_async)
         flight.board(turn)
         stock.turns.append(turn)
         try:
@@ -253,7 +254,7 @@ class Connections:
 
     def give(self, connection: Connection) -> None:
         """Keep a connection whose last statement ended well."""
-        alone, connection.alone = connection.alone, None
+        alone = connection.alone
         self.keep(connection)
         if alone is not None:
             alone.release()
@@ -261,7 +262,7 @@ class Connections:
     def keep(self, connection: Connection) -> None:
         """Keep a connection, unless all were closed since it was opened."""
         idle = self._idle()
-        is_of_now = connection.closings == self.closings and connection.pid == os.getpid()
+        is_of_now = connection.closings == self.closings and connection.here[0]
         if is_of_now and len(idle) < KEPT:
             idle.append(connection)
             if idle.turns:
@@ -279,14 +280,14 @@ class Connections:
 
     def discard(self, connection: Connection) -> None:
         """Close a connection that may hold a lock, or an answer that nobody has read."""
-        alone, connection.alone = connection.alone, None
+        alone = connection.alone
         self._close(connection)
         self._idle().replace()
         if alone is not None:
             alone.release()
 
     def _close(self, connection: Connection) -> None:
-        if connection.pid != os.getpid():
+        if not connection.here[0]:
             _of_another_process.append(connection)
             return
         connection.is_closed = True
@@ -327,7 +328,7 @@ class Connections:
                 self._close(connection)
 
     def __del__(self) -> None:
-        if not self._engine.dialect.is_async:  # there may be no loop left to close them in
+        if not self._is_async:  # there may be no loop left to close them in
             self.close_all()
 
     def abandon(self) -> None:
@@ -336,22 +337,22 @@ class Connections:
         They are kept from the garbage collector, since closing says good-bye on the parent's socket.
         Those that this process has opened stay.
         """
-        if self._pid == os.getpid():
+        if self._here[0]:
             return
         if hasattr(self, "_threads"):
             _of_another_process.append((self._source, self._threads, self._loops))
             self._forked = True
             self._source = self._engine.pool.recreate()
         # The one connection of a database in memory is for one thread at a time.
-        shared = self._shared and not self.dialect.is_async
+        shared = self._shared and not self._is_async
         self._alone = threading.Lock() if shared else None
-        self._pid = os.getpid()
         self._threads: Stock = Stock()
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Stock]
         self._loops = WeakKeyDictionary()
+        self._here = mark()  # the last, as it says that all is done
 
     def _idle(self) -> Stock:
-        if not self.dialect.is_async:
+        if not self._is_async:
             return self._threads
         return self._loops.setdefault(asyncio.get_running_loop(), Stock())
 
@@ -361,15 +362,17 @@ class Connections:
         Raises:
             Exception: the driver's, when none can be opened.
         """
+        if not self._here[0]:
+            self.abandon()
         if self._forked and self._shared:
             raise RuntimeError("an in-memory database does not cross a fork: each side has a copy")
-        closings = self.closings
+        closings, here = self.closings, self._here
         lease = self._source.connect()
         dbapi = lease.dbapi_connection
         assert dbapi is not None  # a connection that was just checked out
         if not self._shared:
             lease.detach()
-        connection = Connection(dbapi, lease if self._shared else None, closings)
+        connection = Connection(dbapi, lease if self._shared else None, closings, here)
         self._idle().has_made(connection)
         try:
             self._prepare(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from . import tables
 from .aio import pause
@@ -37,12 +37,13 @@ ATTEMPTS: Final = 30
 IDLE: Final = 30.0
 #: Seconds for which single tickets queue for the lock of a table, after one of them had waited in vain.
 CROWDED: Final = 10.0
+LARGEST: Final = largest_ticket(64)
 #: How often one draw looks again at a table whose columns are not what they were a moment ago.
 LOOKS: Final = 5
 
 
-def draw(server: TicketServer, table: TicketTable, n: int, flight: Flight) -> list[range]:
-    """Up to ``n`` new tickets, at least one, as ascending blocks.
+def draw(flight: Flight) -> list[range]:
+    """Up to ``flight.n`` new tickets, at least one, as ascending blocks.
 
     Raises:
         TicketError: why the server gave none. Its breaker, or the table's, has been told.
@@ -50,33 +51,33 @@ def draw(server: TicketServer, table: TicketTable, n: int, flight: Flight) -> li
     met: list[Fault] = []
     try:
         while len(met) < ATTEMPTS:
-            blocks = _attempt(server, table, n, flight, met)
+            blocks = _attempt(flight, met)
             if blocks is not None:
                 return blocks
-        raise server.failed(table.name, Fault.BUSY, None)
+        raise flight.server.failed(flight.table.name, Fault.BUSY, None)
     except GivenUp:
         raise
     except TicketError:
-        table.errors += 1
+        flight.table.errors += 1
         raise
 
 
-def _attempt(
-    server: TicketServer, table: TicketTable, n: int, flight: Flight, met: list[Fault]
-) -> list[range] | None:
+def _attempt(flight: Flight, met: list[Fault]) -> list[range] | None:
     """One attempt: blocks, or None when another one may do better after what was met so far."""
-    connection = _connect(server, table, flight)
+    server, table, n = flight.server, flight.table, flight.n
+    connection = _connect(flight)
     flight.board(connection)
     if flight.was_cut is not None:  # just when the connection came
-        _leave(server, connection, flight)
-        raise _silent(server, table, flight, connection.reused)
+        _leave(connection, flight)
+        raise _silent(flight, connection.reused)
     # whoever grows a sequence ends all connections, for each client to look at it anew
     layout = table.layout if table.name in connection.known_tables else None
     # a block needs the table's lock, a single ticket none: but behind many blocks it waits for ever without,
     # and where a reader keeps the lock away, a block with it
     lock = Fault.BUSY not in met if n > 1 else flight.since < table.crowded
     try:
-        if table.epoch != server.epoch or flight.since - max(table.answered, table.met) > IDLE:
+        lately = flight.since - IDLE
+        if table.epoch != server.epoch or (table.answered < lately and table.met < lately):
             flight.leave()  # others are waited for
             server.meet(table)
             layout = None
@@ -84,10 +85,11 @@ def _attempt(
             layout = _look(server, connection, table)
             flight.board(connection)  # looking at a table takes longer than a draw
         before = table.known
-        _see_that_they_fit(server, table, n)
+        if before + n * server.place.stride > LARGEST:
+            _refuse(server, table, n)
         blocks = layout.draw(connection.cursor, n, lock=lock)
     except TicketError as error:
-        _leave(server, connection, flight)
+        _leave(connection, flight)
         if isinstance(error, TicketTableError) and not isinstance(error, TicketTableMoved):
             table.breaker.trip(error)
         raise
@@ -98,12 +100,12 @@ def _attempt(
         # only this error can have left no lock and no answer behind
         counts = layout is not None and layout.name == "counter"
         is_one_statement = counts or (n == 1 and not lock)
-        _leave(server, connection, flight, keep=fault is Fault.AGAIN and is_one_statement)
+        _leave(connection, flight, keep=fault is Fault.AGAIN and is_one_statement)
         if flight.was_cut is not None:
-            raise _silent(server, table, flight, connection.reused) from error
+            raise _silent(flight, connection.reused) from error
         if not _may_try_again(server, table, fault, met, connection.reused):
             if fault is Fault.TIMEOUT:
-                raise _timed_out(server, table, flight, error, connection.reused) from error
+                raise _timed_out(flight, error, connection.reused) from error
             raise server.failed(table.name, fault, error) from error
         if fault is Fault.BUSY and n == 1:
             table.crowded = 0.0 if lock else time.monotonic() + CROWDED
@@ -111,9 +113,9 @@ def _attempt(
         return None
     except BaseException:  # a cancelled task, an interrupt: an answer may still be on its way
         connection.cut()
-        _leave(server, connection, flight, keep=False)
+        _leave(connection, flight, keep=False)
         raise
-    _leave(server, connection, flight)
+    _leave(connection, flight)
     if not blocks:  # the row that this layout draws from is gone: find out what happened
         table.layout = None
         met.append(Fault.MISSING)
@@ -140,55 +142,52 @@ def _look(server: TicketServer, connection: Connection, table: TicketTable) -> L
     return layout
 
 
-def _connect(server: TicketServer, table: TicketTable, flight: Flight) -> Connection:
+def _connect(flight: Flight) -> Connection:
     try:
-        return server.connect(flight)
+        return flight.server.connect(flight)
     except Exception as error:
         flight.leave()
         if flight.was_cut is None:
             raise
-        raise _silent(server, table, flight, reused=False) from error
+        raise _silent(flight, reused=False) from error
 
 
-def _leave(
-    server: TicketServer, connection: Connection, flight: Flight, *, keep: bool = True
-) -> None:
+def _leave(connection: Connection, flight: Flight, *, keep: bool = True) -> None:
     flight.leave()
     if keep and flight.was_cut is None:
-        server.connections.give(connection)
+        flight.server.connections.give(connection)
     else:
-        server.connections.discard(connection)
+        flight.server.connections.discard(connection)
 
 
-def _silent(server: TicketServer, table: TicketTable, flight: Flight, reused: bool) -> TicketError:
+def _silent(flight: Flight, reused: bool) -> TicketError:
     """What is to be said of a server from whose answer the watch has cut the draw off."""
     if flight.was_cut is Cut.TIMED_OUT:
-        return _timed_out(server, table, flight, None, reused)
+        return _timed_out(flight, None, reused)
+    server, table = flight.server, flight.table
     failure = server.given_up(table.name, time.monotonic() - flight.since)
     if flight.was_cut is Cut.BEATEN and table.answered < flight.since:
         table.breaker.trip(failure)
     return failure
 
 
-def _timed_out(
-    server: TicketServer, table: TicketTable, flight: Flight, error: Exception | None, reused: bool
-) -> TicketError:
+def _timed_out(flight: Flight, error: Exception | None, reused: bool) -> TicketError:
     """The server's fault, unless it has given others an answer since: then somebody holds the table."""
+    server = flight.server
     fault = Fault.BUSY if server.alive_at > flight.since else Fault.TIMEOUT
-    failure = server.failed(table.name, fault, error)
+    failure = server.failed(flight.table.name, fault, error)
     if reused:
         server.connections.close_idle()
         return StaleConnection(str(failure))
     return failure
 
 
-def _see_that_they_fit(server: TicketServer, table: TicketTable, n: int) -> None:
-    """Refuse a block that would end the sequence for everybody."""
-    if table.known + n * server.place.stride > largest_ticket(64):
-        raise TicketsExhausted(
-            f"the sequence {table.name!r} on {server} stands at {table.known}: {n} more tickets"
-            f" would pass {largest_ticket(64)}, the largest that there is"
-        )
+def _refuse(server: TicketServer, table: TicketTable, n: int) -> NoReturn:
+    """Give no block that would end the sequence for everybody."""
+    raise TicketsExhausted(
+        f"the sequence {table.name!r} on {server} stands at {table.known}: {n} more tickets would pass"
+        f" {LARGEST}, the largest that there is"
+    )
 
 
 def _may_try_again(
@@ -227,7 +226,7 @@ def _accept(
         if block[0] <= last:
             raise _set_back(server, table, last, block[0])
         last = block[-1]
-    if last > largest_ticket(64):
+    if last > LARGEST:
         raise server.failed(table.name, Fault.EXHAUSTED, None)
     if not server.has_answered(table, blocks):
         raise _repeated(server, table, blocks[0][0])

@@ -46,42 +46,22 @@ class Flight:
         context: the caller's context variables, in which its end is told, where somebody listens.
     """
 
-    __slots__ = (
-        "_connection",
-        "_lock",
-        "answer",
-        "context",
-        "hedged",
-        "is_hedge",
-        "is_looked_at",
-        "is_patient",
-        "loop",
-        "n",
-        "server",
-        "since",
-        "suspected",
-        "table",
-        "was_cut",
-    )
+    # what hardly any draw has to say is not put into each
+    is_hedge = is_patient = is_looked_at = hedged = suspected = False
+    since = 0.0
+    was_cut: Cut | None = None
+    answer: list[range] | None = None
+    context: Context | None = None
+    _connection: Connection | Opening | Turn | None = None
 
     def __init__(
         self,
         server: TicketServer,
         table: TicketTable,
         n: int,
-        *,
         loop: asyncio.AbstractEventLoop | None = None,
-        is_hedge: bool = False,
-        is_patient: bool = False,
     ) -> None:
-        self.server, self.table, self.n = server, table, n
-        self.loop, self.is_hedge, self.is_patient = loop, is_hedge, is_patient
-        self.since = 0.0
-        self.was_cut: Cut | None = None
-        self.hedged = self.suspected = self.is_looked_at = False
-        self.answer: list[range] | None = None
-        self.context: Context | None = None
-        self._connection: Connection | Opening | Turn | None = None
+        self.server, self.table, self.n, self.loop = server, table, n, loop
         self._lock = threading.Lock()
 
     def board(self, connection: Connection | Opening | Turn) -> None:

@@ -155,11 +155,11 @@ class Marks:
 
     # -- behind the traffic
 
-    def drawn(self, server: TicketServer, table: TicketTable) -> None:
+    def drawn(self, server: TicketServer, table: TicketTable, now: float) -> None:
         """After a draw: begin to write what is new, when it is time."""
         if table.high_water >= table.write_at:
             self._due = min(self._due, self._soon)
-        if time.monotonic() >= self._due:
+        if now >= self._due:
             self.begin_to_write(server)
 
     def is_of_former_life(self, server: TicketServer, table: TicketTable) -> bool:

@@ -380,9 +380,9 @@ class TicketPool(event.EventTarget):
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
-        is_patient = server in failures
         level = logging.WARNING if server.breaker.is_closed else logging.INFO  # it has been said
-        flight = Flight(server, server.table(name), n, loop=current_loop(), is_patient=is_patient)
+        flight = Flight(server, server.table(name), n, current_loop())
+        flight.is_patient = server in failures
         try:
             return self._watch.draw(flight)
         except TicketArgumentError:

@@ -242,31 +242,32 @@ class TicketServer:
 
     # -- drawing
 
-    def draw(self, name: str, n: int, flight: Flight | None = None) -> list[range]:
+    def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
-
-        Args:
-            name: of the sequence.
-            n: how many are wanted.
-            flight: by which the draw is watched.
 
         Raises:
             TicketError: why this server gave none. Its breaker, or the table's, has been told.
         """
-        table = self.table(name)
-        flight = flight or Flight(self, table, n, loop=current_loop())
+        return self.answer(Flight(self, self.table(name), n, current_loop()))
+
+    def answer(self, flight: Flight) -> list[range]:
+        """The same for a draw that somebody watches.
+
+        Raises:
+            TicketError: as `draw`.
+        """
         if flight.loop is None and not self.engine.dialect.is_async:
-            return draw(self, table, n, flight)
+            return draw(flight)
         if self.engine.dialect.driver not in NEVER_TIMES_OUT or not in_event_loop():
-            return self._off_the_loop(lambda: draw(self, table, n, flight))
+            return self._off_the_loop(lambda: draw(flight))
         try:
-            return within(self.timeout + 2 * LOCK_WAIT, lambda: draw(self, table, n, flight))
+            return within(self.timeout + 2 * LOCK_WAIT, lambda: draw(flight))
         except TimeoutError as error:
             self.connections.close_idle()
-            table.errors += 1
+            flight.table.errors += 1
             # others were answered meanwhile: then somebody holds the table
             fault = Fault.BUSY if self.alive_at > flight.since else Fault.TIMEOUT
-            raise self.failed(name, fault, error) from error
+            raise self.failed(flight.table.name, fault, error) from error
 
     def quarantine(self, table: TicketTable, error: TicketError) -> None:
         """Draw no more from a table before somebody has looked at it; trust no ticket in hand."""
@@ -327,10 +328,13 @@ class TicketServer:
         connection.known_tables.add(table.name)
         return layout
 
-    def _recognise(self, identity: Identity) -> None:
+    def _recognise(self, connection: Connection, identity: Identity) -> None:
         """Begin a new epoch when a connection leads to another server, or it was started again."""
-        if not identity.is_same_run(self.identity):
-            self.epoch += self.identity is not None
+        known = self.identity
+        if identity.is_same_run(known):
+            connection.identity = known  # which tells it at a glance from now on
+        else:
+            self.epoch += known is not None
             self.identity = identity
             marks = self._marks()
             if marks is not None:
@@ -591,7 +595,7 @@ class TicketServer:
                 raise
             raise self.failed(None, fault_of(error), error) from error
         if connection.identity is not self.identity and connection.identity is not None:
-            self._recognise(connection.identity)
+            self._recognise(connection, connection.identity)
         return connection
 
     def failed(self, name: str | None, fault: Fault, error: Exception | None) -> TicketError:
@@ -625,14 +629,16 @@ class TicketServer:
             if table.has(blocks):
                 return False
             table.received.extend(blocks)
-            table.high_water = max(table.high_water, blocks[-1][-1])
+            last = blocks[-1][-1]
+            if last > table.high_water:
+                table.high_water = last
             table.draws += 1
-        table.answered = self.alive_at = time.monotonic()
+        table.answered = self.alive_at = now = time.monotonic()
         self.breaker.reset()
         table.breaker.reset()
         marks = self._marks()
         if marks is not None:
-            marks.drawn(self, table)
+            marks.drawn(self, table, now)
         return True
 
     def close(self) -> None:

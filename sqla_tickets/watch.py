@@ -105,7 +105,7 @@ class Watch:
             server.flights.add(flight)
             if not self._awake.is_set():
                 self._wake_up()
-            drawn = server.draw(flight.table.name, flight.n, flight)
+            drawn = server.answer(flight)
             # of a draw that failed, the time would tell of time-outs, and not of what is usual
             self._durations.append(time.monotonic() - flight.since)
             return drawn
@@ -244,8 +244,8 @@ class Watch:
 
     def _draw_too(self, flight: Flight, server: TicketServer) -> None:
         name, n = flight.table.name, flight.n
-        own = Flight(server, server.table(name), n, loop=current_loop(), is_hedge=True)
-        own.context = flight.context
+        own = Flight(server, server.table(name), n, current_loop())
+        own.is_hedge, own.context = True, flight.context
         try:
             drawn = self.draw(own)
             if flight.cut(Cut.BEATEN, drawn):
