@@ -24,6 +24,7 @@ def in_turn(
     servers: Sequence[TicketServer],
     name: str,
     turn: int,
+    began: float,
     failures: dict[TicketServer, TicketError],
 ) -> Iterator[TicketServer]:
     """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
@@ -35,14 +36,12 @@ def in_turn(
     Args:
         servers: of the pool.
         name: of the sequence.
-        turn: counts the draws of the sequence.
+        turn: which of them comes first among equals.
+        began: when the draw did, by ``time.monotonic()``.
         failures: of this draw so far; whoever takes the next server has put the last one in. What is
             not asked at all is added.
     """
-    first, began = turn % len(servers), time.monotonic()
-    if servers[first].is_idle(name):
-        yield servers[first]
-    ring = [*servers[first:], *servers[:first]]
+    ring = [*servers[turn:], *servers[:turn]]
     for server in ring:
         if server.breaker.is_due:
             probe(server)

@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 def count(blocks: Iterable[Block]) -> int:
     """How many tickets there are in some blocks."""
-    return sum(len(block.tickets) for block in blocks)
+    return sum([len(tickets) for tickets, _ in blocks])
 
 
 def divide(blocks: Iterable[Block], n: int) -> tuple[list[Block], list[Block]]:
@@ -290,6 +290,10 @@ class Hand:
             new = Stream(partial(self._discarded, sequence))
             stream = self.streams.setdefault(sequence, new)
         return stream
+
+    def has(self, stream: Stream, sequence: str) -> bool:
+        """Whether that is still what is in hand of a sequence: it was not dropped, and this is no fork."""
+        return self.streams.get(sequence) is stream and bool(self.here[0])
 
     def count(self, sequence: str) -> int:
         """How many tickets of a sequence are in hand."""

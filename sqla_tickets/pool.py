@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -39,7 +40,7 @@ from .errors import (
 )
 from .events import Moments, TicketEvents
 from .flight import Cut, Flight
-from .hand import Hand, Stream, count
+from .hand import Hand, count
 from .marks import Marks
 from .note import LayoutName
 from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
@@ -244,9 +245,10 @@ class TicketPool(event.EventTarget):
                 return ticket
         except (AttributeError, KeyError, IndexError):
             pass
-        if isinstance(sequence, TicketSequence) and sequence.block != 1:
-            return self.next_in_hand(sequence_of(sequence), sequence.bounds)
-        return self.reserve(sequence, 1)[0][0]
+        name, bounds = _meant(sequence)
+        if bounds[1] > 1:
+            return self.next_in_hand(name, bounds)
+        return self.reserve_for(name, 1, bounds)[0][0]
 
     def next_in_hand(self, name: str, bounds: Bounds) -> int:
         """`next_id` by the name of a sequence and the bounds of its blocks, for single tickets now and then."""
@@ -279,13 +281,8 @@ class TicketPool(event.EventTarget):
             TicketArgumentError: ``n`` is not 1 or more.
             TicketError: as `next_id`.
         """
-        if isinstance(sequence, TicketSequence):
-            return self.reserve_for(sequence_of(sequence), n, sequence.bounds)
-        if not is_name(sequence):
-            raise TicketArgumentError(
-                f"{sequence!r} is no sequence: expected a name or a TicketSequence"
-            )
-        return self.reserve_for(sequence, n, (1, 1))
+        name, bounds = _meant(sequence)
+        return self.reserve_for(name, n, bounds)
 
     def reserve_for(self, name: str, n: int, bounds: Bounds) -> list[range]:
         """`reserve` by the name of a sequence and the bounds of its blocks."""
@@ -307,14 +304,12 @@ class TicketPool(event.EventTarget):
                 blocks += drawn
                 total += count(drawn)
         except BaseException:
-            if self._stream(name) is stream:
+            if hand.has(stream, name):
                 stream.put(blocks)  # nobody has seen them
             raise
-        if (
-            self._stream(name) is not stream
-        ):  # a fork, and they are the parent's; or they were dropped
-            if self._hand is hand:
-                self._moments.discarded(name, count(blocks), "dropped")
+        if not hand.has(stream, name):
+            if hand.here[0]:  # in a fork they are the parent's
+                self._moments.discarded(name, total, "dropped")
             return self.reserve_for(name, n, bounds)
         if in_hand and bounds != (1, 1):
             prefetch.fetch(self, name, stream, bounds)
@@ -350,9 +345,6 @@ class TicketPool(event.EventTarget):
             (name, layout, shard), Snowflakes(name, layout, self._nodes, shard)
         )
 
-    def _stream(self, name: str) -> Stream:
-        return self._hand_of_this_process().stream(name)
-
     def _hand_of_this_process(self) -> Hand:
         if not self._hand.here[0]:  # a fork that Python was not told of
             self.forget_parent()
@@ -365,10 +357,17 @@ class TicketPool(event.EventTarget):
             TicketTableMoved: the sequence is not here any more, or not yet.
             TicketError: as `next_id`.
         """
-        turn = self._stream(name).turn()
+        turn = self._hand_of_this_process().stream(name).turn() % len(self.servers)
         failures: dict[TicketServer, TicketError] = {}
-        failed: TicketServer | None = None
-        for server in in_turn(self.servers, name, turn, failures):
+        began, first = monotonic(), self.servers[turn]
+        drawn = self._ask(first, name, n, failures) if first.is_idle(name) else None
+        return drawn or self._ask_others(name, n, turn, began, failures)
+
+    def _ask_others(
+        self, name: str, n: int, turn: int, began: float, failures: dict[TicketServer, TicketError]
+    ) -> list[range]:
+        failed = next(iter(failures), None)
+        for server in in_turn(self.servers, name, turn, began, failures):
             if failed is not None:
                 self._moments.tell("failed_over", name, failed, failures[failed])
             drawn = self._ask(server, name, n, failures)
@@ -380,17 +379,18 @@ class TicketPool(event.EventTarget):
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
-        level = logging.WARNING if server.breaker.is_closed else logging.INFO  # it has been said
+        was_well = server.breaker.is_closed
         flight = Flight(server, server.table(name), n, current_loop())
         flight.is_patient = server in failures
         try:
-            return self._watch.draw(flight)
+            return self._moments.draw(flight, self._watch.draw)
         except TicketArgumentError:
             raise
         except TicketError as error:
             if flight.answer is not None:
                 return flight.answer
             failures[server] = error
+            level = logging.WARNING if was_well else logging.INFO  # it has been said
             log.log(level, "drawing from the next ticket server: %s", error)
             return None
         except BaseException:  # a cancelled task, whose draw may go on in a thread
@@ -638,6 +638,15 @@ class TicketPool(event.EventTarget):
         trace: TracebackType | None,
     ) -> None:
         self.dispose()
+
+
+def _meant(sequence: str | TicketSequence) -> tuple[str, Bounds]:
+    """The name of a sequence, and the bounds of its blocks."""
+    if is_name(sequence):
+        return sequence, (1, 1)
+    if isinstance(sequence, TicketSequence):
+        return sequence_of(sequence), sequence.bounds
+    raise TicketArgumentError(f"{sequence!r} is no sequence: expected a name or a TicketSequence")
 
 
 _GRAVITY = ("closed", "open", "quarantined")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
 
 from sqlalchemy import Column, MetaData, Numeric, SmallInteger, Table, types
 from sqlalchemy.types import Integer, TypeDecorator, TypeEngine
@@ -185,7 +185,7 @@ def check_fits(columns: Iterable[Column[Any]], name: str, ticket: int) -> None:
             )
 
 
-def is_name(name: object) -> bool:
+def is_name(name: object) -> TypeGuard[str]:
     """Whether a sequence can be called so."""
     return isinstance(name, str) and bool(name.strip())
 

@@ -97,9 +97,6 @@ class Watch:
         Raises:
             TicketError: as `TicketServer.draw`.
         """
-        return self._moments.draw(flight, self._draw)
-
-    def _draw(self, flight: Flight) -> list[range]:
         server = flight.server
         try:
             server.flights.add(flight)
@@ -111,7 +108,8 @@ class Watch:
             return drawn
         finally:
             server.forget(flight)
-            self._tokens = min(MOST_HEDGES, self._tokens + HEDGES_PER_DRAW)
+            if self._tokens < MOST_HEDGES:
+                self._tokens += HEDGES_PER_DRAW
 
     # -- the thread
 
@@ -247,7 +245,7 @@ class Watch:
         own = Flight(server, server.table(name), n, current_loop())
         own.is_hedge, own.context = True, flight.context
         try:
-            drawn = self.draw(own)
+            drawn = self._moments.draw(own, self.draw)
             if flight.cut(Cut.BEATEN, drawn):
                 self._moments.tell("hedged", name, server, "won")
             else:
