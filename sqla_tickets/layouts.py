@@ -62,7 +62,7 @@ class ReplaceLayout:
     def __init__(self, table: str, dialect: Dialect, stride: int, offset: int) -> None:
         self._stride = stride
         one = Compiled(ReplaceTicket(table, stride, offset), dialect)
-        self._one = one.alone
+        self._one = one.alone()
         self._last = Compiled(ReplaceUpTo(table, stride, offset), dialect)
         self._lock = Compiled(LockTicketTable(table), dialect).text
         self._unlock = Compiled(UnlockTables(table), dialect).text
@@ -122,7 +122,7 @@ class CounterLayout:
 
     def __init__(self, table: str, dialect: Dialect, stride: int, offset: int) -> None:
         self._stride = stride
-        self._one = Compiled(AdvanceCounter(table, stride), dialect).alone
+        self._one = Compiled(AdvanceCounter(table, stride), dialect).alone()
         self._many = Compiled(AdvanceCounter(table), dialect)
         self._returning = dialect.name not in ("mysql", "mariadb")
 

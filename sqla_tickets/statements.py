@@ -534,12 +534,16 @@ class Compiled:
         self._positions: Sequence[str] | None = None
         if isinstance(compiled, SQLCompiler) and compiled.positional:
             self._positions = compiled.positiontup or ()
-        #: What ``cursor.execute()`` takes of a statement without parameters. Drivers put those into the
-        #: text even when there are none; that is only needed where a ``%`` was doubled.
-        self.alone = (self.text, self.parameters()) if "%" in self.text else (self.text,)
 
     def parameters(self, **values: int | str) -> tuple[int | str, ...] | dict[str, int | str]:
         """``values`` as a tuple or a dict; always one of them, as ``%%`` stays doubled without."""
         if self._positions is None:
             return values
         return tuple(values[name] for name in self._positions)
+
+    def alone(self) -> tuple[Any, ...]:
+        """What ``cursor.execute()`` takes, the quickest, of a statement without parameters.
+
+        A driver that is handed none at all does not look into the text for their places.
+        """
+        return (self.text, self.parameters()) if "%" in self.text else (self.text,)

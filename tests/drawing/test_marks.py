@@ -361,7 +361,7 @@ def reached(url: URL) -> int:
 
 def without_marks(pool: TicketPool) -> TicketPool:
     """A pool as of a process that is killed before it has written anything."""
-    pool.marks.__dict__["drawn"] = lambda server, table: None
+    pool.marks.__dict__["drawn"] = lambda *_: None
     pool.marks.__dict__["flush"] = lambda: None
     return pool
 
