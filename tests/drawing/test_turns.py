@@ -17,6 +17,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import TicketPool, watch
 from sqla_tickets.connections import Connection
+from sqla_tickets.forks import mark
 from sqla_tickets.turns import AT_ONCE, KEPT, Stock
 from tests.drawing.relay import relay_to
 from tests.drawing.tools import assert_unique, connections_to, fresh_pair, mysql_like, setting
@@ -88,7 +89,7 @@ def test_connections_are_counted_while_other_threads_open_some() -> None:
         with closing(dbapi), ThreadPoolExecutor(2) as threads:
             counting = [threads.submit(count) for _ in range(2)]
             for _ in range(MANY):
-                made.append(Connection(dbapi, None, 0))
+                made.append(Connection(dbapi, None, 0, mark()))
                 stock.has_made(made[-1])
     finally:
         sys.setswitchinterval(usual)
