@@ -84,7 +84,7 @@ class Site:
         self.engine, self.pool = engine, pool
         self._round_trips = RoundTrips(pool)
         # Marks are written beside the draws, once in a while: here, never.
-        pool.marks.__dict__["drawn"] = lambda server, table: None
+        pool.marks.__dict__["drawn"] = lambda *_: None
         metadata.create_all(engine)
         pool.attach(metadata)
         for name in sorted({status.sequence for status in pool.status()}):
