@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -43,6 +43,10 @@ __all__ = [
     "look",
     "number",
 ]
+
+
+# Of the table's options, which begin a line: a comment may say the same.
+_FOLLOWS: Final = re.compile(r"^\)(?: .*?)? ENGINE=\w+ +AUTO_INCREMENT=(\d+)", re.MULTILINE)
 
 
 class Place(NamedTuple):
@@ -338,9 +342,11 @@ def _definition(cursor: DBAPICursor, place: Place, name: str) -> Definition:
     table = place.dialect.identifier_preparer.quote_identifier(name)
     cursor.execute(f"SHOW CREATE TABLE {table}", ())
     (row,) = cursor.fetchall()
-    text, number = str(row[1]), re.compile(r"\bAUTO_INCREMENT=(\d+)")
-    found = number.search(text)
-    return Definition(number.sub("", text, count=1), int(found[1]) if found else None)
+    text = str(row[1])
+    found = _FOLLOWS.search(text)
+    if found is None:
+        return Definition(text, None)
+    return Definition(text[: found.start(1)] + text[found.end(1) :], int(found[1]))
 
 
 def create(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -> None:
