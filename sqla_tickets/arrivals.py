@@ -21,7 +21,7 @@ __all__ = ["WAITS", "Arrivals"]
 #: Seconds after which tasks wait for a block no longer, as its server may keep silent: the first of them draws another one.
 PATIENCE: Final = 0.25
 #: For how many blocks a task waits, one after the other, before it draws for itself.
-WAITS: Final = 3
+WAITS: Final = 8
 #: In how many turns of the event loop they pass, at least: while it is busy, it is not the server that is slow.
 TURNS: Final = 10
 
@@ -33,13 +33,15 @@ class _Arrival:
         loop: whose tasks may wait for it.
         spare: how many of its tickets nobody waits for yet.
         over: set when it has come, when its draw has failed, or has taken too long.
+        has_failed: whether its draw has.
     """
 
-    __slots__ = ("_timer", "loop", "over", "spare")
+    __slots__ = ("_timer", "has_failed", "loop", "over", "spare")
     _timer: asyncio.TimerHandle
 
     def __init__(self, loop: asyncio.AbstractEventLoop, spare: int) -> None:
         self.loop, self.spare, self.over = loop, spare, asyncio.Event()
+        self.has_failed = False
         self._be_patient(TURNS)
 
     def _be_patient(self, turns: int) -> None:
@@ -78,16 +80,19 @@ class Arrivals:
         self._coming.append(arrival)
         try:
             yield
+        except BaseException:
+            arrival.has_failed = True
+            raise
         finally:
             self._coming.remove(arrival)
             arrival.end()
 
     def wait_for(self, n: int) -> bool:
-        """Wait until a block has come that has so many tickets to spare; False where none is on its way."""
+        """Wait until a block has come that has so many tickets to spare; False where none is on its way, or fails."""
         loop = current_loop() if self._coming else None
         for arrival in tuple(self._coming):
             if arrival.loop is loop and arrival.spare >= n:
                 arrival.spare -= n
                 await_only(arrival.over.wait())
-                return True
+                return not arrival.has_failed
         return False
