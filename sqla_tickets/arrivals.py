@@ -19,7 +19,7 @@ from .aio import current_loop
 __all__ = ["WAITS", "Arrivals"]
 
 #: Seconds after which tasks wait for a block no longer, as its server may keep silent: the first of them draws another one.
-PATIENCE: Final = 0.25
+PATIENCE: Final = 0.03
 #: For how many blocks a task waits, one after the other, before it draws for itself.
 WAITS: Final = 8
 #: In how many turns of the event loop they pass, at least: while it is busy, it is not the server that is slow.
