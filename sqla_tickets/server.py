@@ -217,8 +217,11 @@ class TicketServer:
         return bool(self.silent) and any(f.table.name == name for f in list(self.silent))
 
     def has_come_back(self, name: str, end: float) -> bool:
-        """Whether the probe that is under way is answered before ``end``, by ``time.monotonic()``."""
-        while not self.is_well(name):
+        """Whether the probe that is under way is answered before ``end``, by ``time.monotonic()``.
+
+        What was held against the table is asked of the draw: its breaker may be open for the server's silence.
+        """
+        while self.not_to_be_asked(name) is not None:
             if not self.probes.are_under_way or time.monotonic() >= end:
                 return False
             pause(0.005)

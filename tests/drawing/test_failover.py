@@ -59,6 +59,24 @@ def test_one_server_down_then_the_other(
     assert_unique(ids)
 
 
+def test_a_server_that_was_silent_is_the_last_one_and_answers_again(
+    servers: Borrower, open_pool: OpenPool
+) -> None:
+    """What others have answered in its place has opened the breaker of its table, too, for seconds."""
+    _, second, urls = fresh_pair(servers, "mariadb")
+    pool = with_photos(open_pool(urls), "counter")
+    silent = pool.servers[0]
+    ids = draw_from(pool, 1) + draw_from(pool, 2)
+    for _ in range(8):
+        silent.table("photos").breaker.trip(TicketServerError("its draws were beaten"))
+    silent.breaker.trip(TicketServerError("no answer in time"), slow=True)
+    second.kill()
+    ids.append(pool.next_id("photos"))
+    assert residues(ids[-1:]) == {1}
+    assert_unique(ids)
+    second.start()
+
+
 @MYSQL_LIKE
 def test_no_server_left(
     servers: Borrower, open_pool: OpenPool, kind: str, caplog: pytest.LogCaptureFixture
