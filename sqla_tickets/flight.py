@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from .connections import Connection
     from .opening import Opening
-    from .server import TicketServer, TicketTable
+    from .server import TicketServer
+    from .ticket_table import TicketTable
     from .turns import Turn
 
 __all__ = ["Cut", "Flight"]

@@ -39,7 +39,8 @@ from .statements import (
 from .tables import Place
 
 if TYPE_CHECKING:
-    from .server import TicketServer, TicketTable
+    from .server import TicketServer
+    from .ticket_table import TicketTable
 
 __all__ = ["Marks"]
 
@@ -424,7 +425,7 @@ class _Keeper:
             # what was drawn in a former life is not to be written on this one
             self._written[key] = max(number, self._ends.get(key, 0))
             self._met.add(key)
-            issuer.learn(table, number)
+            table.learn(number)
 
     def prepare(self, name: str, rows: list[Mark]) -> int:
         """Make the table of marks, where it is missing, and rows for a sequence that has none."""

@@ -36,7 +36,8 @@ from .survey import last_tickets
 
 if TYPE_CHECKING:
     from .pool import TicketPool
-    from .server import TicketServer, TicketTable
+    from .server import TicketServer
+    from .ticket_table import TicketTable
 
 __all__ = ["TicketCollector"]
 

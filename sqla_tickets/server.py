@@ -10,18 +10,16 @@ import asyncio
 import contextlib
 import logging
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import ref
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.util import greenlet_spawn
 
-from . import tables
+from . import looking, tables
 from .aio import current_loop, in_event_loop, off_the_loop, pause, within
 from .connections import Connection, Connections
 from .drawing import ATTEMPTS, draw
@@ -33,10 +31,10 @@ from .flight import Flight
 from .hand import drop_everything
 from .health import Breaker
 from .identity import Identity
-from .layouts import Layout, layout_of
-from .note import Note
+from .layouts import Layout
 from .probes import Probes
 from .statements import CreateTicketTable, largest_ticket
+from .ticket_table import TicketTable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -52,77 +50,8 @@ T = TypeVar("T")
 #: How many tickets of one server its peers may not know of yet, in all processes together.
 UNTOLD: Final = 100_000
 
-#: How many blocks of a table are compared with one that comes late.
-REMEMBERED: Final = 128
-
 #: Async drivers without a read time-out.
 NEVER_TIMES_OUT: Final = ("aiomysql",)
-
-
-class Look(NamedTuple):
-    """How a table was found.
-
-    Attributes:
-        layout: how it is drawn from.
-        text: of its definition.
-        identity: in which run of the server that was.
-    """
-
-    layout: Layout
-    text: str
-    identity: Identity
-
-
-class TicketTable:
-    """What this process knows of one sequence's table on one server.
-
-    Attributes:
-        name: of the sequence.
-        layout: how it is drawn from; None until it was found, and after it changed.
-        note: what stands beside the number; None for a foreign table.
-        high_water: the largest ticket that this process has received, or been told of by the server's
-            peers; 0 before the first.
-        seen: the largest number that its row has shown in this epoch. InnoDB shows what is committed before
-            it is on disk: a crash may take it back, which nobody had received then.
-        received: the last blocks that this process has received. Of two draws under way at the same time, the
-            high water does not tell that they were given the same ones.
-        mark: the largest ticket that the server's peers have told of.
-        write_at: the high water from which on the peers are to know it soon.
-        stood: the number that its row had when it was looked at last.
-        look: how it was found by that; None where a server does not tell enough to compare it.
-        epoch: in which of the server's it was met.
-        met: when, by ``time.monotonic()``.
-        draws: how many draws were answered.
-        errors: how many failed.
-        answered: when it last answered a draw, by ``time.monotonic()``.
-        crowded: until when single tickets queue for the table's lock, too, by ``time.monotonic()``.
-        breaker: for what is wrong with this table alone.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.layout: Layout | None = None
-        self.look: Look | None = None
-        self.note: Note | None = None
-        self.high_water = self.seen = self.mark = self.write_at = self.stood = 0
-        self.received: deque[range] = deque(maxlen=REMEMBERED)
-        self.epoch = 0
-        self.met = 0.0
-        self.draws = self.errors = 0
-        self.answered = self.crowded = 0.0
-        self.breaker = Breaker()
-
-    @property
-    def known(self) -> int:
-        """Above what the next ticket has to be."""
-        return max(self.high_water, self.seen)
-
-    def has(self, blocks: list[range]) -> bool:
-        """Whether a ticket of these was received before, as far as that is remembered."""
-        if blocks[0][0] > self.high_water:
-            return False
-        # dense progressions of one residue class share a number when they overlap
-        return any(b[0] <= r[-1] and r[0] <= b[-1] for r in self.received for b in blocks)
 
 
 class TicketServer:
@@ -162,7 +91,6 @@ class TicketServer:
         self._marks: Callable[[], Marks | None] = lambda: None
         self._moments: Moments | None = None
         self._tables: dict[str, TicketTable] = {}
-        self._lock = threading.Lock()
 
     def join(self, place: int, stride: int, timeout: float) -> None:
         """Become the ``place``-th server of a pool. Connects to nothing.
@@ -284,52 +212,12 @@ class TicketServer:
             marks.begin_to_write(self)
 
     def find(self, connection: Connection, table: TicketTable) -> Layout:
-        place, cursor = self.place, connection.cursor
-        self._warn_if_forgetful(connection)
-        # before the rest: what is altered meanwhile is found out by the next one who compares
-        defined = tables.definition(cursor, place, table.name)
-        layout, table.note = tables.find(cursor, place, table.name)
-        last = tables.last_ticket(cursor, place, table.name, layout)
-        if table.note is None:
-            tables.check_residue(place, table.name, last)
-        with self._lock:
-            table.stood = last
-            table.seen = max(table.seen, last)
-        found = table.layout
-        if found is None or found.name != layout:
-            found = layout_of(layout, table.name, place.dialect, place.stride, place.offset)
-            table.layout = found
-        table.look = (
-            Look(found, defined.text, connection.identity)
-            if defined is not None and connection.identity is not None
-            else None
-        )
-        connection.known_tables.add(table.name)
-        return found
+        """The layout of a table: `looking.find`."""
+        return looking.find(self, connection, table)
 
     def recall(self, connection: Connection, table: TicketTable) -> Layout | None:
-        """The layout of a table that is still as this run of the server has shown it; else None.
-
-        When a server comes back all its clients connect anew at once. A whole look at each table takes
-        it several times as long as a draw, and a look that waits in vain is begun again.
-        """
-        look, layout, identity = table.look, table.layout, connection.identity
-        if look is None or layout is None or look.layout is not layout or identity is None:
-            return None
-        if not identity.is_same_run(look.identity):
-            return None
-        known, cursor = table.known, connection.cursor
-        defined = tables.definition(cursor, self.place, table.name)
-        if defined is None or defined.text != look.text:
-            return None
-        if layout.name == "replace":
-            goes_on = defined.follows is not None and defined.follows > known
-        else:
-            goes_on = (tables.number(cursor, self.place, table.name, layout.name) or 0) >= known
-        if not goes_on:
-            return None
-        connection.known_tables.add(table.name)
-        return layout
+        """The same, if that is known already: `looking.recall`."""
+        return looking.recall(self, connection, table)
 
     def _recognise(self, connection: Connection, identity: Identity) -> None:
         """Begin a new epoch when a connection leads to another server, or it was started again."""
@@ -353,12 +241,6 @@ class TicketServer:
         table.look = None
         table.epoch, table.met = epoch, time.monotonic()
 
-    def learn(self, table: TicketTable, mark: int) -> None:
-        """Take it from a peer that a ticket was issued: the next draws have to be above it."""
-        with self._lock:
-            table.mark = max(table.mark, mark)
-            table.high_water = max(table.high_water, mark)
-
     def distrust(self, table: TicketTable, last: int) -> int:
         """Have every process refuse a table that was set back; returns above what it is to be raised.
 
@@ -370,14 +252,14 @@ class TicketServer:
         marks = self._marks()
         is_of_now = marks is None or not marks.is_of_former_life(self, table)
         if is_of_now and not self.is_alarm(last) and above < largest_ticket(bits):
-            self.learn(table, above)
+            table.learn(above)
         return table.high_water
 
     def is_alarm(self, mark: int) -> bool:
         """Whether a mark is no ticket of this server, but what `distrust` made of one."""
         return (mark - self.place.offset) % self.place.stride != 0
 
-    def _warn_if_forgetful(self, connection: Connection) -> None:
+    def warn_if_forgetful(self, connection: Connection) -> None:
         """Say once that a crash of this server can bring tickets back that it has issued."""
         if self.place.dialect.name not in ("mysql", "mariadb") or self._asked_for_durability:
             return
@@ -443,7 +325,7 @@ class TicketServer:
 
         def work(connection: Connection, place: tables.Place) -> int:
             table = self.table(name)
-            layout = table.layout or self.find(connection, table)
+            layout = table.layout or looking.find(self, connection, table)
             return tables.last_ticket(connection.cursor, place, name, layout.name)
 
         return self._off_the_loop(lambda: self._do(name, work))
@@ -628,14 +510,8 @@ class TicketServer:
         Returns:
             False, and nothing is remembered, when another draw was given one of them at the same time.
         """
-        with self._lock:
-            if table.has(blocks):
-                return False
-            table.received.extend(blocks)
-            last = blocks[-1][-1]
-            if last > table.high_water:
-                table.high_water = last
-            table.draws += 1
+        if not table.receive(blocks):
+            return False
         table.answered = self.alive_at = now = time.monotonic()
         self.breaker.reset()
         table.breaker.reset()
@@ -659,6 +535,5 @@ class TicketServer:
             self.place = self.place._replace(dialect=self.engine.dialect)
         self.flights, self.silent, self.lagging = set(), set(), False
         for table in self.known_tables():
-            table.draws = table.errors = 0
-        self._apart = None
-        self._lock, self.probes = threading.Lock(), Probes()
+            table.forget_parent()
+        self._apart, self.probes = None, Probes()

@@ -110,8 +110,7 @@ def test_a_node_that_has_not_heard_of_the_last_tickets_is_waited_for(site: Site)
         behind.next_id("photos")
         cursor.execute("FLUSH TABLES WITH READ LOCK")  # and nothing that others commit comes in
         ids = ahead.next_ids("photos", 3)
-        table = behind.servers[0].table("photos")
-        behind.servers[0].learn(table, max(ids))  # as its peers would have told
+        behind.servers[0].table("photos").learn(max(ids))  # as its peers would have told
         behind.servers[0].connections.close_idle()
         found: list[int] = []
         drawing = threading.Thread(target=lambda: found.append(behind.next_id("photos")))

@@ -27,8 +27,8 @@ from sqla_tickets import (
 from sqla_tickets.aio import pause
 from sqla_tickets.identity import SLACK
 from sqla_tickets.note import LayoutName
-from sqla_tickets.server import TicketTable
 from sqla_tickets.statements import MARKS
+from sqla_tickets.ticket_table import TicketTable
 from tests.drawing.conftest import OpenPool
 from tests.drawing.test_broken_promises import SET_BACK, assert_quarantined
 from tests.drawing.tools import (
