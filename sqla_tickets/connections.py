@@ -215,12 +215,10 @@ class Connections:
         stock, longest = self._idle(), flight.server.timeout + 2 * LOCK_WAIT
         opening = Opening(self, str(flight.server), longest, stock.coming.discard)
         stock.coming.add(opening)
-        stock.openings.add(opening)
         flight.board(opening)
         try:
             return opening.wait()
         finally:
-            stock.openings.discard(opening)
             stock.replace()
 
     def _given_back(self, flight: Flight, end: float) -> Connection | None:

@@ -32,6 +32,9 @@ class Opening:
         name: of the server.
         seconds: after which an attempt in an event loop ends, as not every driver does by itself.
         ended: is called when the attempt has ended, although nobody may wait for it any more.
+
+    Attributes:
+        is_waited_for: whether its caller has not gone on yet, with or without it.
     """
 
     #: Seconds that it is given at least, since it takes several round trips.
@@ -50,7 +53,7 @@ class Opening:
         self._in_a_task = connections.dialect.is_async
         self._over = asyncio.Event() if self._in_a_task else threading.Event()
         self._lock = threading.Lock()
-        self._wanted = True
+        self.is_waited_for = True
         self._connection: Connection | None = None
         self._error: BaseException | None = None
 
@@ -67,9 +70,9 @@ class Opening:
             TicketServerError: it was cut.
         """
         name = f"sqla_tickets connection to {self._name}"
-        if not beside(self._open, name, in_a_task=self._in_a_task):
-            return self._open_in_time()
         try:
+            if not beside(self._open, name, in_a_task=self._in_a_task):
+                return self._open_in_time()
             if isinstance(self._over, asyncio.Event):
                 await_only(self._over.wait())
             else:
@@ -86,7 +89,7 @@ class Opening:
 
     def _take(self) -> Connection | None:
         with self._lock:
-            self._wanted = False
+            self.is_waited_for = False
             connection, self._connection = self._connection, None
             return connection
 
@@ -101,7 +104,7 @@ class Opening:
             self._error = error
         else:
             with self._lock:
-                wanted = self._wanted
+                wanted = self.is_waited_for
                 self._connection = connection if wanted else None
             if not wanted:
                 self._connections.keep(connection)

@@ -18,6 +18,7 @@ from sqlalchemy.util import await_only
 
 if TYPE_CHECKING:
     from .connections import Connection
+    from .opening import Opening
     from .server import TicketServer
 
 __all__ = ["KEPT", "Stock", "Turn"]
@@ -98,8 +99,7 @@ class Stock(deque["Connection"]):
     """The idle connections of all threads, or of one event loop; and how many there are in all.
 
     Attributes:
-        openings: those that are being opened now, and waited for.
-        coming: these, and those for which nobody waits any more.
+        coming: those that are being opened now, whether somebody waits for them or not.
         full_until: when it may be worth to open another one, by ``time.monotonic()``.
         turns: of those that wait for one, the first first.
     """
@@ -108,8 +108,7 @@ class Stock(deque["Connection"]):
         super().__init__()
         # not a WeakSet, which cannot be gone through while other threads add to it
         self._made: set[ref[Connection]] = set()
-        self.openings: set[object] = set()
-        self.coming: set[object] = set()
+        self.coming: set[Opening] = set()
         self.turns: deque[Turn] = deque()
         self.full_until = 0.0
 
@@ -122,7 +121,9 @@ class Stock(deque["Connection"]):
         there = self._open()
         if there and time.monotonic() < self.full_until:
             return False
-        return len(self.openings) < AT_ONCE and len(self.coming) + there < KEPT
+        coming = list(self.coming)
+        waited_for = sum(opening.is_waited_for for opening in coming)
+        return waited_for < AT_ONCE and len(coming) + there < KEPT
 
     def can_do_without(self) -> bool:
         """Whether there are others to wait for, now that the server lets in no more."""

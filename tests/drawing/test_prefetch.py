@@ -494,11 +494,19 @@ def test_tasks_share_the_blocks_on_their_way(async_urls: tuple[Route, list[URL]]
 
 
 class Held:
-    """Holds up the first draw, which its task waits for like for a silent server."""
+    """Holds up the first draw, which its task waits for like for a silent server.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    Attributes:
+        task: for which that draw is.
+        began: how many draws have begun.
+        is_free: set it to let the first one go on.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pool: TicketPool) -> None:
         self.began, self.is_free, self._draw = 0, False, trail.draw
         monkeypatch.setattr(trail, "draw", self._hold)
+        self.task = asyncio.create_task(greenlet_spawn(pool.next_id, PHOTOS))
+        pause_until(lambda: self.began == 1)
 
     def _hold(self, pool: TicketPool, name: str, n: int) -> list[range]:
         self.began += 1
@@ -515,13 +523,11 @@ def test_no_task_waits_long_for_the_block_of_another(
     def work() -> None:
         pool = TicketPool(urls)
         pool.create_table("photos")
-        held = Held(monkeypatch)
-        first = asyncio.create_task(greenlet_spawn(pool.next_id, PHOTOS))
-        pause_until(lambda: held.began == 1)
+        held = Held(monkeypatch, pool)
         ids = await_only(together(pool, 5))
-        assert not first.done()
+        assert not held.task.done()
         held.is_free = True
-        assert_unique([*ids, await_only(first)])
+        assert_unique([*ids, await_only(held.task)])
         pool.dispose()
 
     route.run(work)
@@ -536,13 +542,11 @@ def test_a_task_is_cancelled_for_whose_block_others_wait(
     def work() -> None:
         pool = TicketPool(urls)
         pool.create_table("photos")
-        held = Held(monkeypatch)
-        first = asyncio.create_task(greenlet_spawn(pool.next_id, PHOTOS))
-        pause_until(lambda: held.began == 1)
+        held = Held(monkeypatch, pool)
         others = asyncio.create_task(together(pool, 5))
         pause(0.05)
         assert held.began == 1
-        first.cancel()
+        held.task.cancel()
         assert_unique(await_only(others))
         pool.dispose()
 
