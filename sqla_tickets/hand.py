@@ -116,9 +116,14 @@ class Stream:
 
     # -- taking
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in hand."""
+        return not self._laid_out and not self._blocks
+
     def take(self, n: int) -> list[Block]:
         """Up to ``n`` tickets, the oldest first."""
-        if not self._laid_out and not self._blocks:
+        if self.is_empty:
             return []
         with self._lock:
             dropped = self._drop_the_old(monotonic())

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, MetaData, event
 
-from . import flush, prefetch
+from . import flush, prefetch, trail
 from .aio import current_loop
 from .arrivals import WAITS
 from .beside import wait_for_tasks
@@ -290,6 +290,9 @@ class TicketPool(event.EventTarget):
             raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
         hand = self._hand_of_this_process()
         stream = hand.stream(name)
+        if n == bounds[1] == 1 and stream.is_empty:  # neither from the hand nor for it
+            single = trail.draw(self, name, 1)
+            return single if hand.has(stream, name) else self._drawn_in_vain(hand, name, 1, bounds)
         blocks = stream.take(n)
         in_hand = total = count(blocks) if blocks else 0
         try:
@@ -308,12 +311,16 @@ class TicketPool(event.EventTarget):
                 stream.put(blocks)  # nobody has seen them
             raise
         if not hand.has(stream, name):
-            if hand.here[0]:  # in a fork they are the parent's
-                self._moments.discarded(name, total, "dropped")
-            return self.reserve_for(name, n, bounds)
+            return self._drawn_in_vain(hand, name, n, bounds)
         if in_hand and bounds != (1, 1):
             prefetch.fetch(self, name, stream, bounds)
         return [block.tickets for block in blocks]
+
+    def _drawn_in_vain(self, hand: Hand, name: str, n: int, bounds: Bounds) -> list[range]:
+        """Others, as those of a hand that was dropped meanwhile are nobody's."""
+        if hand.here[0]:  # in a fork they are the parent's
+            self._moments.discarded(name, n, "dropped")
+        return self.reserve_for(name, n, bounds)
 
     def snowflakes(
         self,
@@ -379,7 +386,7 @@ class TicketPool(event.EventTarget):
     def _ask(
         self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
     ) -> list[range] | None:
-        was_well = server.breaker.is_closed
+        was_well = server.breaker.reason is None
         flight = Flight(server, server.table(name), n, current_loop())
         flight.is_patient = server in failures
         try:

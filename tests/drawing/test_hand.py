@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from sqla_tickets import (
     TicketSequence,
     TicketsExhausted,
     forks,
+    trail,
 )
 from sqla_tickets.forks import Mark
 from sqla_tickets.hand import AT_ONCE, Block, Stream
@@ -240,6 +242,28 @@ def test_nothing_in_hand_is_below_what_the_sequence_was_raised_above(pool: Ticke
     pool.next_id(PHOTOS), pool.next_id(PHOTOS)
     pool.raise_above("photos", 5000)
     assert min(pool.next_id(PHOTOS), *pool.next_ids(PHOTOS, 3)) > 5000
+
+
+@pytest.mark.ticket_servers("mariadb", "sqlite")
+@pytest.mark.parametrize("sequence", ["photos", PHOTOS], ids=["block=1", "block=100"])
+def test_a_ticket_that_arrives_after_the_sequence_was_raised(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch, sequence: str | TicketSequence
+) -> None:
+    drawn, raised, draw = threading.Event(), threading.Event(), trail.draw
+
+    def draw_and_wait(pool: TicketPool, name: str, n: int) -> list[range]:
+        blocks = draw(pool, name, n)
+        drawn.set()
+        assert raised.wait(60)
+        return blocks
+
+    monkeypatch.setattr(trail, "draw", draw_and_wait)
+    with ThreadPoolExecutor(1) as threads:
+        ticket = threads.submit(pool.next_id, sequence)
+        assert drawn.wait(60)
+        pool.raise_above("photos", 5000)
+        raised.set()
+        assert ticket.result() > 5000
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
