@@ -32,9 +32,9 @@ from sqla_tickets import (
     moves,
 )
 from sqla_tickets.alterations import ListTicketTables
+from sqla_tickets.mark_statements import MARKS
 from sqla_tickets.note import Tombstone
 from sqla_tickets.sequence import sequence_of
-from sqla_tickets.statements import MARKS
 from sqla_tickets.tombstones import Live
 
 from .ops import CreateTicketTableOp

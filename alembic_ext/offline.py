@@ -13,12 +13,8 @@ from alembic.util import CommandError
 from sqlalchemy import ClauseElement, Dialect
 
 from sqla_tickets import TicketPool, TicketServer
-from sqla_tickets.statements import (
-    Compiled,
-    CreateTicketTable,
-    NoteTicketTable,
-    SeedTicketTable,
-)
+from sqla_tickets.compiled import Compiled
+from sqla_tickets.statements import CreateTicketTable, NoteTicketTable, SeedTicketTable
 
 from .ops import CreateTicketTableOp
 from .pools import option

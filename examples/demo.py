@@ -26,7 +26,8 @@ from outage import Outage, outage_of
 from photos import Base, Comment, Photo, Shards, Tag
 from screen import Screen
 from sqla_tickets import TicketError, TicketPool
-from sqla_tickets.statements import MARKS, DropTicketTable
+from sqla_tickets.mark_statements import MARKS
+from sqla_tickets.statements import DropTicketTable
 
 #: When the first ticket server goes and when it is back, in shares of all photos.
 GONE, BACK = 0.4, 0.7

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ClauseElement, Executable, String
+from sqlalchemy import ClauseElement, Executable
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
+from .compiled import literal, quoted
 from .note import LayoutName, Tombstone
 from .statements import STUB, CreateTicketTable
 
@@ -114,61 +115,53 @@ class TicketTableParts(Executable, ClauseElement):
         self.name = name
 
 
-def _name(compiler: DDLCompiler | SQLCompiler, name: str) -> str:
-    return compiler.preparer.quote_identifier(name)
-
-
-def _text(compiler: DDLCompiler | SQLCompiler, text: object) -> str:
-    return compiler.sql_compiler.render_literal_value(str(text), String())
-
-
 def _key(compiler: DDLCompiler, key: str) -> str:
-    return "DROP PRIMARY KEY" if key == "PRIMARY" else f"DROP KEY {_name(compiler, key)}"
+    return "DROP PRIMARY KEY" if key == "PRIMARY" else f"DROP KEY {quoted(compiler, key)}"
 
 
 @compiles(CreateTombstone)
 def _(element: CreateTombstone, compiler: DDLCompiler, **kw: Any) -> str:
     columns = f"{_NUMBER} BIGINT NOT NULL, {_STUB} CHAR(1) NOT NULL"
-    return f"CREATE TABLE {_name(compiler, element.name)} ({columns})"
+    return f"CREATE TABLE {quoted(compiler, element.name)} ({columns})"
 
 
 @compiles(CreateTombstone, "sqlite")
 def _(element: CreateTombstone, compiler: DDLCompiler, **kw: Any) -> str:
     columns = f"{_NUMBER} BIGINT NOT NULL, {_STUB} CHAR(1) NOT NULL"
-    return f"CREATE TABLE {_name(compiler, element.name)} ({columns} /* {element.tombstone} */)"
+    return f"CREATE TABLE {quoted(compiler, element.name)} ({columns} /* {element.tombstone} */)"
 
 
 @compiles(CreateTombstone, "mysql", "mariadb")
 def _(element: CreateTombstone, compiler: DDLCompiler, **kw: Any) -> str:
     return (
-        f"CREATE TABLE {_name(compiler, element.name)} ({_NUMBER} BIGINT UNSIGNED NOT NULL PRIMARY KEY,"
-        f" {_STUB} CHAR(1) NOT NULL DEFAULT '') COMMENT={_text(compiler, element.tombstone)}"
+        f"CREATE TABLE {quoted(compiler, element.name)} ({_NUMBER} BIGINT UNSIGNED NOT NULL PRIMARY KEY,"
+        f" {_STUB} CHAR(1) NOT NULL DEFAULT '') COMMENT={literal(compiler, element.tombstone)}"
     )
 
 
 @compiles(NoteTombstone)
 def _(element: NoteTombstone, compiler: DDLCompiler, **kw: Any) -> str:
-    text = _text(compiler, element.tombstone)
-    return f"COMMENT ON TABLE {_name(compiler, element.name)} IS {text}"
+    text = literal(compiler, element.tombstone)
+    return f"COMMENT ON TABLE {quoted(compiler, element.name)} IS {text}"
 
 
 @compiles(NoteTombstone, "mysql", "mariadb")
 def _(element: NoteTombstone, compiler: DDLCompiler, **kw: Any) -> str:
-    text = _text(compiler, element.tombstone)
-    return f"ALTER TABLE {_name(compiler, element.name)} COMMENT={text}"
+    text = literal(compiler, element.tombstone)
+    return f"ALTER TABLE {quoted(compiler, element.name)} COMMENT={text}"
 
 
 @compiles(BuryTicketTable, "mysql", "mariadb")
 def _(element: BuryTicketTable, compiler: DDLCompiler, **kw: Any) -> str:
     parts = [_key(compiler, key) for key in element.keys]
-    parts += [f"DROP CHECK {_name(compiler, check)}" for check in element.checks]
+    parts += [f"DROP CHECK {quoted(compiler, check)}" for check in element.checks]
     parts += [
         f"CHANGE id {_NUMBER} BIGINT UNSIGNED NOT NULL",
         f"CHANGE stub {_STUB} CHAR(1) NOT NULL DEFAULT ''",
         f"ADD PRIMARY KEY ({_NUMBER})",
-        f"COMMENT={_text(compiler, element.tombstone)}",
+        f"COMMENT={literal(compiler, element.tombstone)}",
     ]
-    return f"ALTER TABLE {_name(compiler, element.name)} {', '.join(parts)}"
+    return f"ALTER TABLE {quoted(compiler, element.name)} {', '.join(parts)}"
 
 
 @compiles(OpenTicketTable, "mysql", "mariadb")
@@ -188,20 +181,20 @@ def _(element: OpenTicketTable, compiler: DDLCompiler, **kw: Any) -> str:
     else:
         check = f"CHECK (id > 0 AND id <= {table.largest})"
         parts = [f"{number} {check}", stub, "ADD PRIMARY KEY (stub)"]
-    parts += [f"ENGINE={table.engine}", f"COMMENT={_text(compiler, note)}"]
-    name = _name(compiler, table.name)
+    parts += [f"ENGINE={table.engine}", f"COMMENT={literal(compiler, note)}"]
+    name = quoted(compiler, table.name)
     return f"ALTER TABLE {name} DROP PRIMARY KEY, {', '.join(parts)}"
 
 
 @compiles(SeedTombstone)
 def _(element: SeedTombstone, compiler: SQLCompiler, **kw: Any) -> str:
     values = f"({element.number}, '{STUB[element.layout]}')"
-    return f"INSERT INTO {_name(compiler, element.name)} ({_NUMBER}, {_STUB}) VALUES {values}"
+    return f"INSERT INTO {quoted(compiler, element.name)} ({_NUMBER}, {_STUB}) VALUES {values}"
 
 
 @compiles(RaiseCounter)
 def _(element: RaiseCounter, compiler: SQLCompiler, **kw: Any) -> str:
-    name, stub = _name(compiler, element.name), STUB["counter"]
+    name, stub = quoted(compiler, element.name), STUB["counter"]
     return (
         f"UPDATE {name} SET id = {element.number} WHERE stub = '{stub}' AND id < {element.number}"
     )
@@ -209,12 +202,12 @@ def _(element: RaiseCounter, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(LockForMigration)
 def _(element: LockForMigration, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"LOCK TABLE {_name(compiler, element.name)} IN ACCESS EXCLUSIVE MODE"
+    return f"LOCK TABLE {quoted(compiler, element.name)} IN ACCESS EXCLUSIVE MODE"
 
 
 @compiles(TicketTableParts, "mysql", "mariadb")
 def _(element: TicketTableParts, compiler: SQLCompiler, **kw: Any) -> str:
-    table = _text(compiler, element.name)
+    table = literal(compiler, element.name)
     where = f"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {table}"
     return (
         f"SELECT DISTINCT 'key', INDEX_NAME FROM information_schema.STATISTICS {where}"

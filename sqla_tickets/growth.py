@@ -28,8 +28,8 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from . import moves, tombstones
 from .errors import TicketArgumentError, TicketTableError, TicketTableMissing
 from .note import Note, Tombstone
+from .place import Place
 from .statements import CreateTicketTable, largest_ticket
-from .tables import Place
 from .tombstones import Destination, Live, State
 
 if TYPE_CHECKING:

@@ -17,16 +17,10 @@ from typing import Final, Protocol
 from sqlalchemy import Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
 
+from .compiled import Compiled
 from .faults import Fault
 from .note import LayoutName
-from .statements import (
-    AdvanceCounter,
-    Compiled,
-    LockTicketTable,
-    ReplaceTicket,
-    ReplaceUpTo,
-    UnlockTables,
-)
+from .statements import AdvanceCounter, LockTicketTable, ReplaceTicket, ReplaceUpTo, UnlockTables
 
 __all__ = ["CounterLayout", "Layout", "ReplaceLayout", "counter_is_kept", "layout_of"]
 

@@ -35,7 +35,7 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from .tables import Place
+from .place import Place
 
 __all__ = [
     "NAME",

@@ -45,8 +45,8 @@ from .errors import (
 )
 from .forks import mark
 from .lease_table import Claim, Row
+from .place import Place
 from .status import NodeLease
-from .tables import Place
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPICursor

@@ -18,25 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from .aio import pause
 from .beside import beside
 from .engines import in_memory
 from .faults import Fault, fault_of
-from .statements import (
-    MARKS,
-    Compiled,
-    CreateMarks,
-    DeleteMarks,
-    Mark,
-    NoteMarks,
-    ReadMarks,
-    WriteMarks,
-    seed,
-)
-from .tables import Place
+from .mark_statements import MARKS, CreateMarks, DeleteMarks, Mark, NoteMarks, ReadMarks, WriteMarks
+from .place import Place
+from .statements import seed
 
 if TYPE_CHECKING:
     from .server import TicketServer
@@ -466,7 +456,7 @@ class _Keeper:
         """Delete the marks of a sequence, whoever wrote them."""
 
         def delete(cursor: DBAPICursor, place: Place) -> None:
-            _send(cursor, place, DeleteMarks(), sequence=name)
+            place.send(cursor, DeleteMarks(), sequence=name)
 
         self._do(delete, patient=True)
 
@@ -533,25 +523,20 @@ def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
     cursor.fetchall()
 
 
-def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: str) -> None:
-    statement = Compiled(element, place.dialect)
-    cursor.execute(statement.text, statement.parameters(**values))
-
-
 def _create(cursor: DBAPICursor, place: Place) -> None:
-    _send(cursor, place, CreateMarks())
+    place.send(cursor, CreateMarks())
     if place.dialect.name not in ("mysql", "mariadb") and place.dialect.supports_comments:
-        _send(cursor, place, NoteMarks())
+        place.send(cursor, NoteMarks())
 
 
 def _write(cursor: DBAPICursor, place: Place, marks: Sequence[Mark]) -> None:
     names = {f"sequence_{n}": mark.sequence for n, mark in enumerate(marks)}
-    _send(cursor, place, WriteMarks(marks), **names)
+    place.send(cursor, WriteMarks(marks), **names)
 
 
 def _read(cursor: DBAPICursor, place: Place, names: Sequence[str]) -> list[Mark]:
     asked = {f"sequence_{n}": name for n, name in enumerate(names)}
-    _send(cursor, place, ReadMarks(place.stride, len(names)), **asked)
+    place.send(cursor, ReadMarks(place.stride, len(names)), **asked)
     return [
         Mark(str(name), place.stride, int(offset), int(token), int(number))
         for name, offset, token, number in cursor.fetchall()

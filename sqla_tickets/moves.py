@@ -20,8 +20,9 @@ from . import tombstones
 from .engines import place_of
 from .errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
 from .note import LayoutName, Tombstone, TombstoneKind
+from .place import Place
 from .statements import CreateTicketTable, default_layout, largest_ticket, seed
-from .tables import Place, check_locks
+from .tables import check_locks
 from .tombstones import Destination, Live, State
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from .hand import drop_everything
 from .health import Breaker
 from .identity import Identity
 from .layouts import Layout
+from .place import Place
 from .probes import Probes
 from .statements import CreateTicketTable, largest_ticket
 from .ticket_table import TicketTable
@@ -105,7 +106,7 @@ class TicketServer:
         self.engine, self.timeout = engine_for(self._bind, timeout), timeout
         self.offset = place if self.offset is None else self.offset
         self.connections = Connections(self.engine)
-        self.place = tables.Place(str(self), self.engine.dialect, stride, self.offset)
+        self.place = Place(str(self), self.engine.dialect, stride, self.offset)
         self._joined = True
 
     def listen_to(self, marks: Marks, moments: Moments) -> None:
@@ -284,7 +285,7 @@ class TicketServer:
             TicketError: the server failed, or has another table of that name, or an empty one.
         """
 
-        def work(connection: Connection, place: tables.Place) -> None:
+        def work(connection: Connection, place: Place) -> None:
             tables.create(connection.cursor, place, element)
             self.table(element.name).breaker.reset()
 
@@ -310,7 +311,7 @@ class TicketServer:
             TicketError: the server failed.
         """
 
-        def work(connection: Connection, place: tables.Place) -> None:
+        def work(connection: Connection, place: Place) -> None:
             tables.drop(connection.cursor, place, name)
             self._tables.pop(name, None)
 
@@ -323,14 +324,14 @@ class TicketServer:
             TicketError: the server failed, or has no such table.
         """
 
-        def work(connection: Connection, place: tables.Place) -> int:
+        def work(connection: Connection, place: Place) -> int:
             table = self.table(name)
             layout = table.layout or looking.find(self, connection, table)
             return tables.last_ticket(connection.cursor, place, name, layout.name)
 
         return self._off_the_loop(lambda: self._do(name, work))
 
-    def do(self, name: str, work: Callable[[DBAPICursor, tables.Place], T]) -> T:
+    def do(self, name: str, work: Callable[[DBAPICursor, Place], T]) -> T:
         """Look at the table, or alter it, and forget what was known of it.
 
         Args:
@@ -341,13 +342,13 @@ class TicketServer:
             TicketError: the server failed, or ``work`` did.
         """
 
-        def on(connection: Connection, place: tables.Place) -> T:
+        def on(connection: Connection, place: Place) -> T:
             self.table(name).layout = None
             return work(connection.cursor, place)
 
         return self._off_the_loop(lambda: self._do(name, on))
 
-    def _do(self, name: str, work: Callable[[Connection, tables.Place], T]) -> T:
+    def _do(self, name: str, work: Callable[[Connection, Place], T]) -> T:
         """Do something about a table with a connection of its own, driver's errors translated."""
         for attempt in range(1, ATTEMPTS + 1):
             connection = self.connect()
@@ -373,7 +374,7 @@ class TicketServer:
             return result
         raise AssertionError("the last attempt returns or raises")
 
-    def use(self, work: Callable[[DBAPICursor, tables.Place], None]) -> None:
+    def use(self, work: Callable[[DBAPICursor, Place], None]) -> None:
         """Send statements that draw nothing, and of whose failure no breaker is told.
 
         Args:
@@ -388,7 +389,7 @@ class TicketServer:
         else:
             self._off_the_loop(lambda: self._use(work))
 
-    def _use(self, work: Callable[[DBAPICursor, tables.Place], None]) -> None:
+    def _use(self, work: Callable[[DBAPICursor, Place], None]) -> None:
         connection = self.connect()
         try:
             work(connection.cursor, self.place)

@@ -9,15 +9,15 @@ import contextlib
 import re
 from typing import Final, NamedTuple
 
-from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
 
+from .compiled import Compiled
 from .errors import TicketTableError, TicketTableMissing, TicketTableMoved
 from .faults import Fault, fault_of
 from .layouts import counter_is_kept
 from .note import LayoutName, Note, Tombstone
+from .place import Place
 from .statements import (
-    Compiled,
     CreateTicketTable,
     DropTicketTable,
     FindTicketTable,
@@ -30,7 +30,6 @@ from .statements import (
 
 __all__ = [
     "Definition",
-    "Place",
     "catch_up",
     "check_locks",
     "create",
@@ -49,22 +48,6 @@ __all__ = [
 _FOLLOWS: Final = re.compile(r"^\)(?: .*?)? ENGINE=\w+ +AUTO_INCREMENT=(\d+)", re.MULTILINE)
 
 
-class Place(NamedTuple):
-    """One server, as its tables see it.
-
-    Attributes:
-        server: its name, for messages.
-        dialect: what it speaks.
-        stride: how many numbers apart two tickets of it are.
-        offset: its residue class.
-    """
-
-    server: str
-    dialect: Dialect
-    stride: int
-    offset: int
-
-
 class Definition(NamedTuple):
     """A table as its server writes it down.
 
@@ -77,14 +60,9 @@ class Definition(NamedTuple):
     follows: int | None
 
 
-def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: str) -> None:
-    statement = Compiled(element, place.dialect)
-    cursor.execute(statement.text, statement.parameters(**values))
-
-
 def exists(cursor: DBAPICursor, place: Place, name: str) -> bool:
     """Whether the server shows this user a table of that name, of whatever kind."""
-    _send(cursor, place, FindTicketTable(name), table=name)
+    place.send(cursor, FindTicketTable(name), table=name)
     return bool(cursor.fetchall())
 
 
@@ -130,7 +108,7 @@ def look(
     Raises:
         TicketTableError: a table that is no ticket table, or another pool's.
     """
-    _send(cursor, place, FindTicketTable(name), table=name)
+    place.send(cursor, FindTicketTable(name), table=name)
     rows = cursor.fetchall()
     if not rows:
         return None
@@ -289,7 +267,7 @@ def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> 
             raise
         # behind those who draw blocks a reader waits for ever, and only who asks for their lock has his turn
         try:
-            _send(cursor, place, LockTicketTable(name))
+            place.send(cursor, LockTicketTable(name))
         except Exception as refused:
             if fault_of(refused) is Fault.DENIED:  # who only reads need not be let do more
                 raise error from None
@@ -297,11 +275,11 @@ def number(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> 
     try:
         return _read(cursor, place, name, layout)
     finally:
-        _send(cursor, place, UnlockTables(name))
+        place.send(cursor, UnlockTables(name))
 
 
 def _read(cursor: DBAPICursor, place: Place, name: str, layout: LayoutName) -> int | None:
-    _send(cursor, place, LastTicket(name, layout))
+    place.send(cursor, LastTicket(name, layout))
     rows = cursor.fetchall()
     return int(rows[0][0]) if rows else None
 
@@ -379,7 +357,7 @@ def _seed(
 ) -> None:
     """Give an empty table its row, unless somebody else does it at the same time."""
     try:
-        _send(cursor, place, SeedTicketTable(element.name, layout, element.seed))
+        place.send(cursor, SeedTicketTable(element.name, layout, element.seed))
     except Exception:
         if number(cursor, place, element.name, layout) is None:
             raise
@@ -389,14 +367,14 @@ def _send_creation(cursor: DBAPICursor, place: Place, element: CreateTicketTable
     """Never show an unfinished table: one statement on MySQL, one transaction elsewhere."""
     try:
         if place.dialect.name in ("mysql", "mariadb"):
-            _send(cursor, place, element)
+            place.send(cursor, element)
             return
         note = element.note(place.dialect.name)
         cursor.execute("BEGIN", ())
-        _send(cursor, place, element)
-        _send(cursor, place, SeedTicketTable(element.name, note.layout, element.seed))
+        place.send(cursor, element)
+        place.send(cursor, SeedTicketTable(element.name, note.layout, element.seed))
         if place.dialect.supports_comments:
-            _send(cursor, place, NoteTicketTable(element.name, note))
+            place.send(cursor, NoteTicketTable(element.name, note))
         cursor.execute("COMMIT", ())
     except Exception:
         if place.dialect.name not in ("mysql", "mariadb"):
@@ -407,4 +385,4 @@ def _send_creation(cursor: DBAPICursor, place: Place, element: CreateTicketTable
 
 def drop(cursor: DBAPICursor, place: Place, name: str) -> None:
     """Drop the table, if it is there."""
-    _send(cursor, place, DropTicketTable(name))
+    place.send(cursor, DropTicketTable(name))

@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from . import tables
@@ -31,8 +30,8 @@ from .alterations import (
 from .errors import TicketTableError, TicketTableMissing
 from .faults import Fault, fault_of
 from .note import LayoutName, Note, Tombstone, TombstoneKind
+from .place import Place
 from .statements import (
-    Compiled,
     CreateTicketTable,
     DropTicketTable,
     LockTicketTable,
@@ -44,7 +43,6 @@ from .statements import (
     largest_ticket,
     seed,
 )
-from .tables import Place
 
 __all__ = [
     "Destination",
@@ -109,7 +107,7 @@ def names(cursor: DBAPICursor, place: Place) -> list[str]:
 
 def notes(cursor: DBAPICursor, place: Place) -> dict[str, Note]:
     """The notes of all tables that have one, whatever stride they have."""
-    _send(cursor, place, ListTicketTables())
+    place.send(cursor, ListTicketTables())
     found = {str(row[0]): Note.found_in(row[1]) for row in cursor.fetchall()}
     return {name: note for name, note in found.items() if note is not None}
 
@@ -150,7 +148,7 @@ def bury(
 def _bury_by_alter(
     cursor: DBAPICursor, place: Place, name: str, state: Live, to: Destination
 ) -> Tombstone:
-    _send(cursor, place, TicketTableParts(name))
+    place.send(cursor, TicketTableParts(name))
     parts = [(str(kind), str(part)) for kind, part in cursor.fetchall()]
     bits = 32 if any(kind == "type" and part.startswith("int") for kind, part in parts) else 64
     if state.layout == "replace":
@@ -162,14 +160,14 @@ def _bury_by_alter(
     # MariaDB's stand in the column, and go with it
     named = not getattr(place.dialect, "is_mariadb", False)
     checks = [part for kind, part in parts if kind == "check" and named]
-    _send(cursor, place, BuryTicketTable(name, grave, keys, checks))
+    place.send(cursor, BuryTicketTable(name, grave, keys, checks))
     return grave
 
 
 def _draw_last(cursor: DBAPICursor, place: Place, name: str, bits: int) -> int:
     """Draw a last ticket: it is above all others, which the row of Flickr's table need not be."""
     try:
-        _send(cursor, place, ReplaceTicket(name, place.stride, place.offset))
+        place.send(cursor, ReplaceTicket(name, place.stride, place.offset))
     except Exception as error:
         if fault_of(error) in (Fault.EXHAUSTED, Fault.CONFLICT):
             return largest_ticket(bits)
@@ -232,14 +230,14 @@ def _open_alone(cursor: DBAPICursor, place: Place, element: CreateTicketTable) -
         cursor.execute(
             f"DELETE FROM {place.dialect.identifier_preparer.quote_identifier(name)}", ()
         )
-        _send(cursor, place, SeedTombstone(name, note.layout, element.seed))
-        _send(cursor, place, OpenTicketTable(element))
+        place.send(cursor, SeedTombstone(name, note.layout, element.seed))
+        place.send(cursor, OpenTicketTable(element))
         return
-    _send(cursor, place, DropTicketTable(name))
-    _send(cursor, place, element)
-    _send(cursor, place, SeedTicketTable(name, note.layout, element.seed))
+    place.send(cursor, DropTicketTable(name))
+    place.send(cursor, element)
+    place.send(cursor, SeedTicketTable(name, note.layout, element.seed))
     if place.dialect.supports_comments:
-        _send(cursor, place, NoteTicketTable(name, note))
+        place.send(cursor, NoteTicketTable(name, note))
 
 
 def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> None:
@@ -256,11 +254,11 @@ def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> Non
         layout, _ = tables.find(cursor, place, name)
         stands = tables.number(cursor, place, name, layout)
         if stands is None:
-            _send(cursor, place, SeedTicketTable(name, layout, number))
+            place.send(cursor, SeedTicketTable(name, layout, number))
         elif stands >= number:
             return
         elif layout == "counter":
-            _send(cursor, place, RaiseCounter(name, number))
+            place.send(cursor, RaiseCounter(name, number))
         else:
             _draw_up_to(cursor, place, name, number)
     raise _changed(place, name, f"{number} or more", stands)
@@ -268,26 +266,26 @@ def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> Non
 
 def _draw_up_to(cursor: DBAPICursor, place: Place, name: str, number: int) -> None:
     with _alone(cursor, place, name):
-        _send(cursor, place, ReplaceTicket(name, place.stride, place.offset))
+        place.send(cursor, ReplaceTicket(name, place.stride, place.offset))
         drawn = int(cursor.lastrowid or 0)
         if drawn < number:
             up_to = ReplaceUpTo(name, place.stride, place.offset)
-            _send(cursor, place, up_to, span=number - drawn)
+            place.send(cursor, up_to, span=number - drawn)
 
 
 def _write_on(cursor: DBAPICursor, place: Place, name: str, grave: Tombstone) -> None:
     """Put the tombstone in the place of the table, or of another tombstone."""
     if place.dialect.name in ("mysql", "mariadb"):
-        _send(cursor, place, NoteTombstone(name, grave))
+        place.send(cursor, NoteTombstone(name, grave))
     else:
-        _send(cursor, place, DropTicketTable(name))
+        place.send(cursor, DropTicketTable(name))
         _send_tombstone(cursor, place, name, grave)
 
 
 def _send_tombstone(cursor: DBAPICursor, place: Place, name: str, grave: Tombstone) -> None:
-    _send(cursor, place, CreateTombstone(name, grave))
+    place.send(cursor, CreateTombstone(name, grave))
     if place.dialect.name == "postgresql":
-        _send(cursor, place, NoteTombstone(name, grave))
+        place.send(cursor, NoteTombstone(name, grave))
 
 
 @contextlib.contextmanager
@@ -297,16 +295,16 @@ def _alone(cursor: DBAPICursor, place: Place, name: str) -> Generator[None]:
         with _transaction(cursor, place):
             if place.dialect.name == "postgresql":
                 cursor.execute("SET LOCAL lock_timeout = '1s'", ())
-                _send(cursor, place, LockForMigration(name))
+                place.send(cursor, LockForMigration(name))
             yield
         return
-    _send(cursor, place, LockTicketTable(name))
+    place.send(cursor, LockTicketTable(name))
     try:
         yield
     except TicketTableError:  # after any other error the connection is thrown away
-        _send(cursor, place, UnlockTables(name))
+        place.send(cursor, UnlockTables(name))
         raise
-    _send(cursor, place, UnlockTables(name))
+    place.send(cursor, UnlockTables(name))
 
 
 @contextlib.contextmanager
@@ -323,8 +321,3 @@ def _transaction(cursor: DBAPICursor, place: Place) -> Generator[None]:
         with contextlib.suppress(Exception):  # what is raised is what matters
             cursor.execute("ROLLBACK", ())
         raise
-
-
-def _send(cursor: DBAPICursor, place: Place, element: ClauseElement, **values: int | str) -> None:
-    statement = Compiled(element, place.dialect)
-    cursor.execute(statement.text, statement.parameters(**values))

@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import TicketError, TicketPool, TicketServer, moves, tombstones
-from sqla_tickets.tables import Place
+from sqla_tickets.place import Place
 from sqla_tickets.tombstones import State
 
 __all__ = ["Facts", "Grant", "PoolFacts", "TableFacts", "facts_of", "is_read_only", "read_only_by"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, Column, Integer, MetaData, Table, create_engine, insert, inspect
 
-from sqla_tickets.statements import MARKS
+from sqla_tickets.mark_statements import MARKS
 from tests.servers import PASSWORD
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
+from sqla_tickets.mark_statements import MARKS
 from sqla_tickets.note import LayoutName
-from sqla_tickets.statements import MARKS
 from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.workloads import SEQUENCES
 from tests.servers import MySQLLike

@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from sqla_tickets import TicketError, TicketPool
 from sqla_tickets.grants import KINDS, ROLES, Kind, Role, grants, on_tables
+from sqla_tickets.mark_statements import MARKS
 from sqla_tickets.note import LayoutName
-from sqla_tickets.statements import MARKS
 from sqla_tickets_cli.doctor import Finding, examine
 from sqla_tickets_cli.facts import facts_of
 from tests.cli.conftest import options, run_cli

@@ -26,8 +26,8 @@ from sqla_tickets import (
 )
 from sqla_tickets.aio import pause
 from sqla_tickets.identity import SLACK
+from sqla_tickets.mark_statements import MARKS
 from sqla_tickets.note import LayoutName
-from sqla_tickets.statements import MARKS
 from sqla_tickets.ticket_table import TicketTable
 from tests.drawing.conftest import OpenPool
 from tests.drawing.test_broken_promises import SET_BACK, assert_quarantined

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import URL, create_engine, inspect
 
 from sqla_tickets import TicketError, TicketPool
-from sqla_tickets.statements import MARKS
+from sqla_tickets.mark_statements import MARKS
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import assert_unique, run
 from tests.servers import Borrower

@@ -18,8 +18,8 @@ from sqla_tickets import (
     tables,
 )
 from sqla_tickets.note import LayoutName, Note
+from sqla_tickets.place import Place
 from sqla_tickets.probes import probe
-from sqla_tickets.tables import Place
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import relay_to
 from tests.drawing.tools import (

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketServer, TicketViolation
+from sqla_tickets.mark_statements import MARKS
 from sqla_tickets.note import LayoutName
-from sqla_tickets.statements import MARKS
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import fresh_pair, run
 from tests.servers import Borrower
