@@ -6,16 +6,18 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from .aio import pause
 from .errors import GivenUp, StaleConnection, TicketError
-from .probes import probe
+from .probes import STALE_IN_NEED, probe
 
 if TYPE_CHECKING:
     from .server import TicketServer
 
 __all__ = ["in_turn", "least_busy"]
 
-#: Seconds that a draw which no server has answered waits for those that are being probed.
-LAST_HOPE: Final = 0.2
+#: How often a draw that no server has answered looks at those that are being probed, and after so many
+#: seconds each: on a machine that is busy they are more, as a probe takes longer there, too.
+LOOKS, PAUSE = 40, 0.005
 #: How often more a draw joins the queue for a ticket table, when no other server answers.
 QUEUES: Final = 3
 
@@ -50,7 +52,7 @@ def in_turn(
     left_out: list[TicketServer] = []
     for server in ring:
         if server.breaker.slow:
-            probe(server)
+            probe(server, STALE_IN_NEED)
         if server not in failures:
             reason = server.not_to_be_asked(name)
             if reason is None:
@@ -62,10 +64,8 @@ def in_turn(
         again = isinstance(failures[server], (GivenUp, StaleConnection))
         if again and server.not_to_be_asked(name) is None:
             yield server
-    end = time.monotonic() + LAST_HOPE
-    for server in left_out:
-        if server.has_come_back(name, end):
-            yield server
+    silent = [server for server in ring if server in left_out or server.breaker.slow]
+    yield from _coming_back(silent, name)
     for _ in range(QUEUES):
         now = time.monotonic()
         for server in ring:
@@ -73,6 +73,23 @@ def in_turn(
             if is_queue and server.not_to_be_asked(name) is None:
                 yield server
         began = now
+
+
+def _coming_back(silent: list[TicketServer], name: str) -> Iterator[TicketServer]:
+    """Of the servers that kept silent, those whose probes are answered soon, as they are.
+
+    What was held against the table is asked of the draw: its breaker may be open for the server's silence.
+    """
+    for _ in range(LOOKS):
+        for server in list(silent):
+            if server.not_to_be_asked(name) is None:
+                silent.remove(server)
+                yield server
+            elif server.breaker.slow:
+                probe(server, STALE_IN_NEED)
+        if not any(server.probes.are_under_way for server in silent):
+            return
+        pause(PAUSE)
 
 
 def least_busy(

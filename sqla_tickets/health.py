@@ -31,7 +31,7 @@ class Breaker:
     def __init__(self) -> None:
         self.reason: TicketError | None = None
         self.slow = False
-        self._next_attempt = 0.0
+        self._tripped_at = self._next_attempt = 0.0
         self._failures = 0
         self._quarantine: TicketError | None = None
 
@@ -52,13 +52,19 @@ class Breaker:
         """Whether it is open and the wait for the next attempt is over."""
         return self.reason is not None and time.monotonic() >= self._next_attempt
 
+    @property
+    def is_due_in_need(self) -> bool:
+        """Whether it is open and to be tried where nothing else answers: the shortest wait is over."""
+        return self.state == "open" and time.monotonic() - self._tripped_at > FIRST_WAIT
+
     def trip(self, reason: TicketError, *, slow: bool = False) -> None:
         """Open after a failure; the next attempt is twice as far away as the last time."""
         if self.state == "quarantined":
             return
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        self._next_attempt = time.monotonic() + wait * _jitter()
+        self._tripped_at = now = time.monotonic()
+        self._next_attempt = now + wait * _jitter()
         self.slow, self.reason = slow, reason
         self._stay_quarantined()
 

@@ -13,18 +13,20 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from .beside import beside
+from .engines import LOCK_WAIT
 from .errors import TicketError
 
 if TYPE_CHECKING:
     from .server import TicketServer
 
-__all__ = ["Probes", "probe"]
+__all__ = ["STALE_IN_NEED", "Probes", "probe"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a probe is not waited for any longer, and how many may be under way.
-STALE: Final = 0.5
-MOST: Final = 4
+#: Seconds after which a probe is not waited for any longer, and where a draw has no other hope.
+STALE, STALE_IN_NEED = 0.5, 0.1
+#: How many are under way at most, as each ends by itself.
+MOST: Final = 16
 
 
 class Probes:
@@ -39,21 +41,28 @@ class Probes:
         """Whether a sign of life may come any moment."""
         return bool(self._since)
 
-    def begin(self) -> object | None:
-        """A new one; None while another one is to be waited for, or too many are."""
+    def are_awaited(self, alive_at: float) -> bool:
+        """Whether one is under way, and nothing was heard of the server since it has begun."""
+        return any(since > alive_at for since in list(self._since.values()))
+
+    def begin(self, stale: float) -> object | None:
+        """A new one; None while another one is to be waited for.
+
+        Args:
+            stale: seconds after which one is not waited for any longer.
+        """
         now, token = time.monotonic(), object()
         with self._lock:
-            since = self._since.values()
-            if since and (len(since) >= MOST or now - max(since) < STALE):
+            if self._since and now - max(self._since.values()) < stale:
                 return None
             self._since[token] = now
             return token
 
-    def counts(self, token: object) -> bool:
-        """Whether its failure tells anything: no later one was answered, or may still be."""
+    def counts(self, token: object, alive_at: float) -> bool:
+        """Whether its failure tells anything: nothing was heard since, and no later one may be answered."""
         with self._lock:
             since = self._since.get(token)
-            return since is not None and since >= max(self._since.values())
+            return since is not None and since >= max(alive_at, *self._since.values())
 
     def answered(self, token: object) -> None:
         """No older one says anything new, nor does this one any more."""
@@ -67,9 +76,14 @@ class Probes:
             self._since.pop(token, None)
 
 
-def probe(server: TicketServer) -> None:
-    """Begin to ask the server, unless it is being asked; its breaker closes when it answers."""
-    token = server.probes.begin()
+def probe(server: TicketServer, stale: float = STALE) -> None:
+    """Begin to ask the server, unless it is being asked; its breaker closes when it answers.
+
+    Args:
+        server: that has failed, or is suspected to.
+        stale: seconds after which what was asked before is not waited for any longer.
+    """
+    token = server.probes.begin(max(stale, (server.timeout + LOCK_WAIT) / MOST))
     if token is None:
         return
     server.breaker.postpone()
@@ -77,12 +91,13 @@ def probe(server: TicketServer) -> None:
     # never a task: an event loop may end with the draw that has begun the probe, and end the probe
     if not beside(lambda: _ask(server, token), name, in_a_task=False):
         server.probes.ended(token)
+        server.breaker.slow = False  # nobody else can find out: a draw without another hope has to
 
 
 def _ask(server: TicketServer, token: object) -> None:
     probes = server.probes
     try:
-        server.say_hello(lambda: probes.counts(token))
+        server.say_hello(lambda: probes.counts(token, server.alive_at))
         probes.answered(token)
         log.info("%s answers again", server)
     except TicketError as error:

@@ -141,20 +141,19 @@ class TicketServer:
 
     def is_suspect(self, name: str) -> bool:
         """Whether somebody waits for a sign of life from the server or from the sequence's table."""
-        if self.probes.are_under_way:
+        if self.probes.are_under_way and self.probes.are_awaited(self.alive_at):
             return True
-        return bool(self.silent) and any(f.table.name == name for f in list(self.silent))
+        # one that waits although others were answered since has lost its connection
+        answered = self.table(name).answered if self.silent else 0.0
+        return any(f.table.name == name and f.since > answered for f in list(self.silent))
 
-    def has_come_back(self, name: str, end: float) -> bool:
-        """Whether the probe that is under way is answered before ``end``, by ``time.monotonic()``.
-
-        What was held against the table is asked of the draw: its breaker may be open for the server's silence.
-        """
-        while self.not_to_be_asked(name) is not None:
-            if not self.probes.are_under_way or time.monotonic() >= end:
-                return False
-            pause(0.005)
-        return True
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has given a sign of life since it was doubted last, be it to a probe."""
+        doubted = [flight.since for flight in list(self.silent)]
+        return not self.probes.are_awaited(self.alive_at) and self.alive_at > max(
+            doubted, default=0.0
+        )
 
     def forget(self, flight: Flight) -> None:
         """A draw is not under way any more."""

@@ -160,10 +160,18 @@ class Watch:
             for flight in flights:
                 if flight.loop is not None and flight.loop.is_closed():
                     server.forget(flight)  # nobody else will ever
+        if any(server.silent for server in self._servers):
+            self._look_for_others()
         if now - self._last_seen > DOZE:
             self._awake.clear()
             if any(server.flights for server in self._servers):  # one has just begun
                 self._awake.set()
+
+    def _look_for_others(self) -> None:
+        """Where a server keeps silent, one that nobody was to ask yet may be back, or not have heard a probe."""
+        for server in self._servers:
+            if server.breaker.is_due_in_need or server.probes.are_awaited(server.alive_at):
+                probe(server)
 
     def _measure(self, now: float) -> float:
         """How long a draw may take: by what the last ones took, measured a few times a second."""
@@ -209,14 +217,25 @@ class Watch:
         if silent and not flight.suspected:
             return partial(self._suspect, flight)
         elsewhere = least_busy(self._servers, name, (server,))
-        if elsewhere is None or elsewhere.is_suspect(name):
+        if elsewhere is None and silent:
+            elsewhere = self._left_alone(server, name)
+        if elsewhere is None:
+            return None
+        suspect = elsewhere.is_suspect(name)
+        if suspect and not (silent and elsewhere.is_alive):
             return None  # it would wait there, too
-        if silent and self._may_release(flight, eldest):
+        is_better = silent and not suspect
+        if is_better and elsewhere.is_well(name) and self._may_release(flight, eldest):
             return partial(flight.cut, Cut.RELEASED)
         # beside a silent server, one draw more is no burden for one that answers
-        if self._may_hedge(flight) and (silent or self._tokens >= 1):
+        if self._may_hedge(flight) and (is_better or self._tokens >= 1):
             return partial(self._hedge, flight, elsewhere)
         return None
+
+    def _left_alone(self, server: TicketServer, name: str) -> TicketServer | None:
+        """Another server that is well, whose table of that name has failed lately, and may be well again."""
+        others = [s for s in self._servers if s is not server and s.breaker.is_closed]
+        return next((s for s in others if s.not_to_be_asked(name) is None), None)
 
     def _suspect(self, flight: Flight) -> None:
         """See that others are asked before this server, until it gives a sign of life."""
@@ -241,7 +260,7 @@ class Watch:
         log.info("%s is overdue: asking %s, too", flight.server, server)
 
     def _draw_too(self, flight: Flight, server: TicketServer) -> None:
-        name, n = flight.table.name, flight.n
+        name, n, was_well = flight.table.name, flight.n, server.is_well(flight.table.name)
         own = Flight(server, server.table(name), n, current_loop())
         own.is_hedge, own.context = True, flight.context
         try:
@@ -253,7 +272,7 @@ class Watch:
                 self._moments.discarded(name, sum(map(len, drawn)), "hedge")
         except TicketError as error:
             self._moments.tell("hedged", name, server, "failed")
-            flight.hedged = server.is_well(name)  # then it would only say so again
+            flight.hedged = server.is_well(name) or not was_well  # then it would only say so again
             log.info("a hedge has failed, too: %s", error)
 
 

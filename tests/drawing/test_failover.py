@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError
+from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError, health
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import (
     assert_unique,
@@ -72,6 +72,47 @@ def test_a_server_that_was_silent_is_the_last_one_and_answers_again(
     silent.breaker.trip(TicketServerError("no answer in time"), slow=True)
     second.kill()
     ids.append(pool.next_id("photos"))
+    assert residues(ids[-1:]) == {1}
+    assert_unique(ids)
+    second.start()
+
+
+@pytest.mark.parametrize("what", ["server", "table"])
+def test_a_server_that_is_left_alone_for_a_while_is_asked_when_the_other_falls_silent(
+    servers: Borrower, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It has been back for a while, and nobody was to ask it yet."""
+    monkeypatch.setattr(health, "LONGEST_WAIT", 3600.0)
+    _, second, urls = fresh_pair(servers, "mariadb")
+    with TicketPool(urls, timeout=20) as pool:
+        left_alone, silent = with_photos(pool, "counter").servers
+        ids = draw_from(pool, 1) + draw_from(pool, 2)
+        breaker = left_alone.breaker if what == "server" else left_alone.table("photos").breaker
+        for _ in range(20):
+            breaker.trip(TicketServerError("it was down for a minute"))
+        second.freeze()
+        ids.append(pool.next_id("photos"))
+        second.thaw()
+        assert residues(ids[-1:]) == {1}
+        assert silent.table("photos").errors == 0, "the draw has waited for the time-out"
+    assert_unique(ids)
+
+
+def test_the_last_server_is_asked_although_no_thread_can_be_started(
+    servers: Borrower, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second, urls = fresh_pair(servers, "mariadb")
+    pool = with_photos(open_pool(urls), "counter")
+    ids = draw_from(pool, 1) + draw_from(pool, 2)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    pool.servers[0].breaker.trip(TicketServerError("no answer in time"), slow=True)
+    second.kill()
+    ids.append(pool.next_id("photos"))
+    monkeypatch.undo()
     assert residues(ids[-1:]) == {1}
     assert_unique(ids)
     second.start()

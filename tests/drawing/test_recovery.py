@@ -12,22 +12,25 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqla_tickets import (
     NoTicketServer,
     TicketPool,
+    TicketServer,
     TicketServerError,
     TicketTableError,
     TicketViolation,
+    choice,
     tables,
 )
 from sqla_tickets.note import LayoutName, Note
 from sqla_tickets.place import Place
 from sqla_tickets.probes import probe
 from tests.drawing.conftest import OpenPool
-from tests.drawing.relay import relay_to
+from tests.drawing.relay import Relay, relay_to
 from tests.drawing.tools import (
     assert_unique,
     draw_from,
     fresh_pair,
     kill_connections,
     mysql_like,
+    until,
 )
 from tests.servers import Borrower
 
@@ -92,6 +95,45 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None
             with suppress(NoTicketServer):
                 drawn.append(pool.next_id("photos"))
         assert drawn, "not before the probe has run into its time-out"
+        assert server.breaker.is_closed
+
+
+def mute_probe(server: TicketServer, relay: Relay) -> None:
+    """Have it asked over a connection on which nothing is ever heard."""
+    relay.deaf = True
+    lines = relay.lines
+    probe(server)
+    until(lambda: relay.lines > lines)
+    time.sleep(0.1)  # its first word has been said by then, and swallowed
+    relay.deaf = False
+
+
+def test_the_last_hope_is_asked_again_where_what_was_asked_before_is_lost(
+    servers: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "LOOKS", 10_000)
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with relay_to(url.port) as relay, TicketPool([url.set(port=relay.port)]) as pool:
+        pool.create_table("photos")
+        server = pool.servers[0]
+        server.breaker.trip(TicketServerError("silent"), slow=True)
+        mute_probe(server, relay)
+        assert pool.next_id("photos")
+
+
+def test_what_is_lost_says_nothing_against_a_server_that_has_answered_since(
+    servers: Borrower,
+) -> None:
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with relay_to(url.port) as relay, TicketPool([url.set(port=relay.port)]) as pool:
+        pool.create_table("photos")
+        server = pool.servers[0]
+        mute_probe(server, relay)
+        assert server.is_suspect("photos")
+        pool.next_id("photos")
+        assert server.probes.are_under_way
+        assert not server.is_suspect("photos")
+        until(lambda: not server.probes.are_under_way)
         assert server.breaker.is_closed
 
 
