@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sqla_tickets import hand, health, marks, prefetch, probes
+from sqla_tickets import hand, health, keeper, marks, prefetch, probes
 from sqla_tickets.sequence import Bounds
 from tests.drawing.actors import Clock, Flight, Fork, Order, Process, View, WatchedPool
 from tests.drawing.scripted import Health, Moment, Server
@@ -255,7 +255,8 @@ def when_told(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
 def test_stories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Story.clock, Story.files = Clock(), (tmp_path / f"{n}.db" for n in itertools.count())
     monkeypatch.setattr(health, "time", Story.clock)
-    monkeypatch.setattr(marks, "time", Story.clock)
+    for module in (marks, keeper):
+        monkeypatch.setattr(module, "time", Story.clock)
     monkeypatch.setattr(hand, "monotonic", Story.clock.monotonic)
     monkeypatch.setattr(prefetch, "monotonic", Story.clock.monotonic)
     monkeypatch.setattr(probes, "beside", at_once)
