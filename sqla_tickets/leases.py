@@ -29,7 +29,6 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
@@ -361,7 +360,12 @@ class Nodes:
         """Whether the number's server remembers its last owner; if not, its ids may be still to come."""
         lasts = int(self.seconds * 1_000_000)
         claim, lease.told = Claim(lease.token, _holder(), lasts, lease.horizon), lease.horizon
-        known = self._ask_peers(lease, partial(_tell_owner, lease.node, lease.since, claim))
+        known = self._ask_peers(
+            lease,
+            lambda cursor, place: lease_table.tell_owner(
+                cursor, place, lease.node, lease.since, claim
+            ),
+        )
         if known <= lease.since:
             return True
         log.critical(
@@ -378,7 +382,9 @@ class Nodes:
 
     def _known(self, lease: Lease) -> int:
         """The latest horizon of its number that another server knows of."""
-        return self._ask_peers(lease, partial(_ask, lease.node))
+        return self._ask_peers(
+            lease, lambda cursor, place: lease_table.known_horizon(cursor, place, lease.node)
+        )
 
     def _ask_peers(self, lease: Lease, question: Callable[[DBAPICursor, Place], int]) -> int:
         """The largest of their answers, or 0."""
@@ -389,9 +395,12 @@ class Nodes:
         return known
 
     def _tell_peers(self, lease: Lease, claim: Claim) -> None:
+        def tell(cursor: DBAPICursor, place: Place) -> None:
+            lease_table.tell_horizon(cursor, place, lease.node, claim)
+
         for peer in self._peers(lease):
             try:
-                peer.do(lease_table.NAME, partial(_tell, lease.node, claim))
+                peer.do(lease_table.NAME, tell)
             except TicketError as error:
                 log.info("%s does not know the horizon of %r: %s", peer, lease, error)
 
@@ -469,19 +478,25 @@ class Nodes:
     def _give_back(self, lease: Lease, used: int) -> None:
         if not self._peers_took_back(lease, used):
             used = max(used, lease.horizon)  # else they would say that its server has forgotten it
+        tokens = (lease.token, lease.next_token)
         try:
-            release = partial(_release, lease.node, (lease.token, lease.next_token), used)
-            lease.server.do(lease_table.NAME, release)
+            lease.server.do(
+                lease_table.NAME,
+                lambda cursor, place: lease_table.release(cursor, place, lease.node, tokens, used),
+            )
         except TicketError as error:
             log.info("%r is not given back: %s", lease, error)
 
     def _peers_took_back(self, lease: Lease, used: int) -> bool:
         """Whether every other server knows that no id of the number has a time after ``used``."""
+
+        def take_back(cursor: DBAPICursor, place: Place) -> None:
+            lease_table.take_back(cursor, place, lease.node, lease.horizon, used)
+
         peers = self._peers(lease)
         for peer in peers:
-            told = partial(_take_back, lease.node, lease.horizon, used)
             try:
-                peer.do(lease_table.NAME, told)
+                peer.do(lease_table.NAME, take_back)
             except TicketError as error:
                 log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
                 return False
@@ -497,28 +512,6 @@ def _as_told(row: Row, server: str) -> NodeLease:
         expires=_EPOCH + timedelta(microseconds=row.expires),
         horizon=_EPOCH + timedelta(microseconds=row.horizon),
     )
-
-
-def _ask(node: int, cursor: DBAPICursor, place: Place) -> int:
-    return lease_table.known_horizon(cursor, place, node)
-
-
-def _tell_owner(node: int, since: int, claim: Claim, cursor: DBAPICursor, place: Place) -> int:
-    return lease_table.tell_owner(cursor, place, node, since, claim)
-
-
-def _tell(node: int, claim: Claim, cursor: DBAPICursor, place: Place) -> None:
-    lease_table.tell_horizon(cursor, place, node, claim)
-
-
-def _take_back(node: int, told: int, used: int, cursor: DBAPICursor, place: Place) -> None:
-    lease_table.take_back(cursor, place, node, told, used)
-
-
-def _release(
-    node: int, tokens: tuple[str, str], used: int, cursor: DBAPICursor, place: Place
-) -> None:
-    lease_table.release(cursor, place, node, tokens, used)
 
 
 def _holder() -> str:
