@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .aio import pause
-from .errors import GivenUp, StaleConnection, TicketError
+from .errors import GivenUp, StaleConnection, TicketError, TicketServerError
 from .probes import STALE_IN_NEED, probe
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def in_turn(
 
     First those that are well, then those that have failed before and say so quickly, then those
     that were not waited for, or of which only a connection was found dead, as a firewall may have cut
-    what was idle on all. At last those that kept silent, when the probe that asks them is answered.
+    what was idle on all, and those that have answered others since. At last those that kept silent, when the probe that asks them is answered.
 
     Args:
         servers: of the pool.
@@ -61,8 +61,7 @@ def in_turn(
                 left_out.append(server)
                 failures[server] = reason
     for server in ring:
-        again = isinstance(failures[server], (GivenUp, StaleConnection))
-        if again and server.not_to_be_asked(name) is None:
+        if _is_to_be_asked_again(server, name, failures[server]):
             yield server
     silent = [server for server in ring if server in left_out or server.breaker.slow]
     yield from _coming_back(silent, name)
@@ -73,6 +72,16 @@ def in_turn(
             if is_queue and server.not_to_be_asked(name) is None:
                 yield server
         began = now
+
+
+def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError) -> bool:
+    if server.not_to_be_asked(name) is not None:
+        return False
+    if isinstance(failure, (GivenUp, StaleConnection)):
+        return True
+    # the failure has opened a breaker: then the server has answered somebody since
+    is_well = server.breaker.is_closed and server.table(name).breaker.is_closed
+    return is_well and isinstance(failure, TicketServerError)
 
 
 def _coming_back(silent: list[TicketServer], name: str) -> Iterator[TicketServer]:

@@ -159,7 +159,8 @@ class Report:
         workloads: those of each.
         bounds: the smallest and the largest ticket of each sequence.
         duplicates: the first of them.
-        failures: the first draws that failed while a server served, and when, in seconds.
+        failures: the first draws that failed while a server served, how long each took and what the servers
+            had been through, and when, in seconds.
         repeats: how many tickets came twice after each kind of event, to processes that had met the
             servers before, and to newcomers.
         said: critical log messages without their numbers, and how often each came.
@@ -236,7 +237,11 @@ class _Checker:
             and self._served(record)
             and len(report.failures) < FAILURES_SHOWN
         ):
-            text = f"{record.worker}: {record.sequence}: {record.error}: {record.message}"
+            text = (
+                f"{record.worker}: {record.sequence}: {record.error} after"
+                f" {record.at - record.began:.3f} s; {self._last_of_each_server(record)};"
+                f" {record.message}"
+            )
             report.failures.append((record.at, text))
         elif isinstance(record, Said):
             report.said[re.sub(r"\d+", "N", record.message)] += 1
@@ -273,6 +278,15 @@ class _Checker:
         """What was done to a server last; a client that dies or forks sets no number back."""
         before = [e for e in self._events if e.server and e.began <= at]
         return max(before, key=lambda e: e.began, default=_NOTHING)
+
+    def _last_of_each_server(self, draw: Failed) -> str:
+        """What each server had been through last, in seconds from the begin of a draw."""
+        before = [event for event in self._events if event.server and event.began <= draw.at]
+        last = {event.server: event for event in sorted(before, key=lambda e: e.began)}
+        return ", ".join(
+            f"{e} from {e.began - draw.began:+.3f} to {e.ended - draw.began:+.3f}"
+            for _, e in sorted(last.items())
+        )
 
     def _announced(self, record: Acknowledged, event: Event) -> bool:
         """Whether the library has complained of the sequence since the event began."""

@@ -57,6 +57,6 @@ def _details(report: Report, began: float) -> Iterator[str]:
         tickets = ", ".join(map(str, {again.tickets[0]: 0, again.tickets[-1]: 0}))
         yield f"duplicate, {announced}: {again.at - began:.2f} s {who}: {again.sequence} {tickets}"
     for at, text in report.failures:
-        yield f"needless failure: {at - began:.2f} s {text[:400]}"
+        yield f"needless failure: {at - began:.2f} s {text[:600]}"
     if report.torn:
         yield f"lines that a killed client did not finish: {report.torn}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -22,6 +22,7 @@ from sqla_tickets import (
 from sqla_tickets.note import LayoutName, Note
 from sqla_tickets.place import Place
 from sqla_tickets.probes import probe
+from tests.chaos.proxy import Fault, Proxy
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import Relay, relay_to
 from tests.drawing.tools import (
@@ -30,6 +31,7 @@ from tests.drawing.tools import (
     fresh_pair,
     kill_connections,
     mysql_like,
+    residues,
     until,
 )
 from tests.servers import Borrower
@@ -96,6 +98,32 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None
                 drawn.append(pool.next_id("photos"))
         assert drawn, "not before the probe has run into its time-out"
         assert server.breaker.is_closed
+
+
+@pytest.mark.parametrize("hedge", [False, True])
+def test_a_server_that_refused_is_asked_again_when_it_is_back_while_the_other_keeps_silent(
+    servers: Borrower, hedge: bool
+) -> None:
+    first, second, urls = fresh_pair(servers, "mariadb")
+    proxy = Proxy(first.port)
+    with (
+        closing(proxy),
+        relay_to(second.port) as relay,
+        TicketPool(
+            [urls[0].set(port=proxy.port), urls[1].set(port=relay.port)], hedge=hedge
+        ) as pool,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        pool.create_table("photos")
+        ids = draw_from(pool, 1) + draw_from(pool, 2)
+        proxy.do(Fault("refuse"))
+        relay.deaf = True
+        draw = thread.submit(pool.next_id, "photos")
+        until(lambda: not pool.servers[0].breaker.is_closed and bool(pool.servers[1].silent))
+        proxy.do(Fault())
+        ids.append(draw.result())
+    assert residues(ids[-1:]) == {1}
+    assert_unique(ids)
 
 
 def mute_probe(server: TicketServer, relay: Relay) -> None:
