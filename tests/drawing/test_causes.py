@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import pymysql
 import pytest
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.dialects import mysql
@@ -30,7 +29,7 @@ from tests.drawing.tools import (
     run,
     setting,
 )
-from tests.servers import PASSWORD, USER, Borrower, MySQLLike
+from tests.servers import PASSWORD, USER, Borrower, MySQLLike, plain_client
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -49,13 +48,7 @@ class Address:
         self.engine: Engine = create_engine("mysql+pymysql://", creator=self._connect)
 
     def _connect(self) -> Connection:
-        return pymysql.connect(
-            host=self.url.host,
-            port=self.url.port or 0,
-            user=self.url.username,
-            password=self.url.password or "",
-            database=self.url.database,
-        )
+        return plain_client(self.url, autocommit=False)
 
     def lead_to(self, url: URL, pool: TicketPool) -> None:
         """Lead elsewhere; who was connected has to connect anew, as after the loss of a server."""

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError, health
+from sqla_tickets.note import LayoutName
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import relay_to
 from tests.drawing.tools import (
@@ -30,8 +31,8 @@ EVERY_LAYOUT = pytest.mark.parametrize(
 )
 
 
-def with_photos(pool: TicketPool, layout: str) -> TicketPool:
-    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+def with_photos(pool: TicketPool, layout: LayoutName) -> TicketPool:
+    pool.create_table("photos", layout=layout)
     return pool
 
 
@@ -46,7 +47,7 @@ def test_every_sequence_takes_turns(ticket_urls: list[URL], open_pool: OpenPool)
 @EVERY_LAYOUT
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_one_server_down_then_the_other(
-    servers: Borrower, open_pool: OpenPool, kind: str, how: str, layout: str
+    servers: Borrower, open_pool: OpenPool, kind: str, how: str, layout: LayoutName
 ) -> None:
     first, second, urls = fresh_pair(servers, kind)
     pool = with_photos(open_pool(urls), layout)
@@ -159,7 +160,7 @@ def test_a_server_down_at_the_start(servers: Borrower, open_pool: OpenPool, kind
 
 @EVERY_LAYOUT
 def test_a_frozen_server_is_given_up(
-    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
 ) -> None:
     first, _, urls = fresh_pair(servers, kind)
     pool = with_photos(open_pool(urls), layout)
@@ -174,7 +175,7 @@ def test_a_frozen_server_is_given_up(
 
 @EVERY_LAYOUT
 def test_a_restart_between_two_draws_costs_no_error(
-    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
 ) -> None:
     first, _, urls = fresh_pair(servers, kind)
     pool = with_photos(open_pool(urls), layout)
@@ -219,7 +220,7 @@ def test_a_connection_that_the_server_dropped(
 
 @EVERY_LAYOUT
 def test_a_server_that_was_demoted(
-    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
 ) -> None:
     first, _, urls = fresh_pair(servers, kind)
     pool = with_photos(open_pool(urls), layout)
@@ -262,7 +263,7 @@ def test_a_privilege_that_is_missing_on_one_server(
 
 @EVERY_LAYOUT
 def test_killed_again_and_again_under_load(
-    servers: Borrower, open_pool: OpenPool, kind: str, layout: str
+    servers: Borrower, open_pool: OpenPool, kind: str, layout: LayoutName
 ) -> None:
     """Each server is killed as by a power cut while threads draw: what was acknowledged stays."""
     first, second, urls = fresh_pair(servers, kind)

@@ -697,16 +697,20 @@ def test_a_sequence_that_has_moved_to_other_servers_and_back(
     there.dispose()
 
 
+def draw_above_the_marks(pool: TicketPool, urls: list[URL]) -> list[int]:
+    """Tickets of a new table whose marks are not written yet, as others were a moment ago."""
+    pool.create_table("photos")
+    pool.next_ids("photos", 900)
+    pool.next_ids("photos", 900)
+    wait_for_mark(urls[1], 1, 1)
+    return pool.next_ids("photos", 900) + pool.next_ids("photos", 900)
+
+
 def test_a_mark_that_is_written_after_the_sequence_was_dropped(
     ticket_urls: list[URL], open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     late, pool = open_pool(ticket_urls), open_pool(ticket_urls)
-    late.create_table("photos")
-    late.next_ids("photos", 900)
-    late.next_ids("photos", 900)
-    wait_for_mark(ticket_urls[1], 1, 1)
-    late.next_ids("photos", 900)
-    late.next_ids("photos", 900)  # not written yet, as that was a moment ago
+    draw_above_the_marks(late, ticket_urls)
     pool.drop_table("photos")
     pool.create_table("photos")
     late.dispose()
@@ -719,11 +723,7 @@ def test_a_mark_that_is_written_between_drop_and_create(
     ticket_urls: list[URL], open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     late, pool = open_pool(ticket_urls), open_pool(ticket_urls)
-    late.create_table("photos")
-    late.next_ids("photos", 900)
-    late.next_ids("photos", 900)
-    wait_for_mark(ticket_urls[1], 1, 1)
-    before = late.next_ids("photos", 900) + late.next_ids("photos", 900)
+    before = draw_above_the_marks(late, ticket_urls)
     pool.drop_table("photos")
     late.dispose()
     pool.create_table("photos")

@@ -7,6 +7,7 @@ from sqlalchemy import URL, create_engine, inspect
 
 from sqla_tickets import TicketError, TicketPool
 from sqla_tickets.mark_statements import MARKS
+from sqla_tickets.note import LayoutName
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import assert_unique, run
 from tests.servers import Borrower
@@ -82,9 +83,14 @@ def test_a_name_that_the_server_cannot_have(pool: TicketPool, ticket_kind: str, 
 @pytest.mark.ticket_servers("mariadb", "mysql")
 def test_names_that_differ_in_little(ticket_urls: list[URL], open_pool: OpenPool) -> None:
     pool = open_pool(ticket_urls)
-    names = {"photos": "replace", "Photos": "counter", "phötos": "counter", "photos2": "replace"}
+    names: dict[str, LayoutName] = {
+        "photos": "replace",
+        "Photos": "counter",
+        "phötos": "counter",
+        "photos2": "replace",
+    }
     for name, layout in names.items():
-        pool.create_table(name, layout="counter" if layout == "counter" else "replace")
+        pool.create_table(name, layout=layout)
     for name, layout in names.items():
         assert_unique(pool.next_ids(name, 5) + pool.next_ids(name, 5))
         assert {r.layout for r in pool.status() if r.sequence == name} == {layout}

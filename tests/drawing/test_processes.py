@@ -20,8 +20,15 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy import Connection as SQLAlchemyConnection
 
 from sqla_tickets import NoTicketServer, TicketError, TicketPool, TicketSequence
+from sqla_tickets.note import LayoutName
 from tests.drawing.conftest import OpenPool
-from tests.drawing.tools import assert_unique, in_fork, in_processes, residues
+from tests.drawing.tools import (
+    assert_unique,
+    in_fork,
+    in_processes,
+    residues,
+    skip_unless_it_has,
+)
 from tests.servers import Borrower, PostgreSQL
 
 THREADS = 16
@@ -59,12 +66,11 @@ print("well")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("layout", ["replace", "counter"])
 def test_a_fork_shares_neither_blocks_nor_connections(
-    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: str
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: LayoutName
 ) -> None:
-    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
-        pytest.skip("a layout of MySQL's and MariaDB's")
+    skip_unless_it_has(layout, ticket_kind)
     pool = open_pool(ticket_urls)
-    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+    pool.create_table("photos", layout=layout)
     ids = [*pool.next_ids(PHOTOS, 3), pool.next_id("photos"), pool.next_id("photos")]
     children = [
         in_fork(lambda: json.dumps([t for _ in range(5) for t in pool.next_ids(PHOTOS, 3)]))
@@ -290,12 +296,11 @@ def test_an_in_memory_server_does_not_cross_a_fork(open_pool: OpenPool) -> None:
 
 @pytest.mark.parametrize("layout", ["replace", "counter"])
 def test_threads(
-    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: str
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: LayoutName
 ) -> None:
-    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
-        pytest.skip("a layout of MySQL's and MariaDB's")
+    skip_unless_it_has(layout, ticket_kind)
     pool = open_pool(ticket_urls)
-    pool.create_table("photos", layout="counter" if layout == "counter" else "replace")
+    pool.create_table("photos", layout=layout)
 
     def draw(thread: int) -> list[int]:
         ids: list[int] = []

@@ -22,6 +22,7 @@ from tests.drawing.tools import (
     kill_connections,
     residues,
     run,
+    skip_unless_it_has,
 )
 from tests.servers import Borrower
 
@@ -126,8 +127,7 @@ def test_a_table_missing_on_one_server_is_made_there(
 def test_raising_a_sequence_gives_an_emptied_table_its_row(
     ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: LayoutName, place: int
 ) -> None:
-    if layout == "replace" and ticket_kind not in ("mariadb", "mysql"):
-        pytest.skip("a layout of MySQL's and MariaDB's")
+    skip_unless_it_has(layout, ticket_kind)
     pool = open_pool(ticket_urls)
     pool.create_table("photos", layout=layout)
     ids = pool.next_ids("photos", 20) + pool.next_ids("photos", 20)

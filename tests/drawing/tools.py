@@ -14,10 +14,12 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import pymysql
+import pytest
 from sqlalchemy import URL, create_engine
 from sqlalchemy.pool import NullPool
 
 from sqla_tickets import TicketPool
+from sqla_tickets.note import LayoutName
 from tests.servers import USER, Borrower, MySQLLike
 
 FLICKRS_TABLE = """
@@ -110,6 +112,12 @@ def setting(server: MySQLLike, **variables: int) -> Iterator[None]:
             with server.administrator() as cursor:
                 for name, value in before.items():
                     cursor.execute(f"SET GLOBAL {name} = {value}")
+
+
+def skip_unless_it_has(layout: LayoutName, kind: str) -> None:
+    """Leave the test out where servers of that kind cannot have the layout."""
+    if layout == "replace" and kind not in ("mariadb", "mysql"):
+        pytest.skip("a layout of MySQL's and MariaDB's")
 
 
 def residues(ids: Iterable[int], stride: int = 2) -> set[int]:

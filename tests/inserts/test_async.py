@@ -20,7 +20,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_tickets import TicketArgumentError, TicketPool, TicketSequence
 from tests.drivers import Route, routes
-from tests.servers import PASSWORD, USER, Borrower, MySQLLike
+from tests.servers import PASSWORD, USER, Borrower, MySQLLike, plain_client
 
 from .counting import Inserted, count_inserts, many
 
@@ -232,14 +232,7 @@ async def test_the_loop_goes_on_while_a_ticket_is_waited_for(
 
 
 def blocker(url: URL) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    return pymysql.connect(
-        host=url.host,
-        port=url.port or 0,
-        user=USER,
-        password=PASSWORD,
-        database=url.database,
-        autocommit=True,
-    )
+    return plain_client(url.set(username=USER, password=PASSWORD))
 
 
 def waits_for_a_lock(server: MySQLLike, url: URL) -> bool:

@@ -16,7 +16,7 @@ from sqlalchemy import URL, MetaData
 
 from sqla_tickets import TicketError, TicketPool, TicketTableMoved, moves
 from sqla_tickets.note import LayoutName
-from tests.servers import Borrower
+from tests.servers import Borrower, plain_client
 
 #: The tickets of a client, its error if any, and its longest draw in seconds.
 Answer = tuple[list[int], str, float]
@@ -211,14 +211,7 @@ def test_a_late_statement_draws_nothing(
     default.create_table("photos", layout=layout)
     default.next_ids("photos", 4)
     url = ticket_urls[0]
-    late = pymysql.connect(
-        host=url.host,
-        port=url.port or 0,
-        user=url.username,
-        password=url.password or "",
-        database=url.database,
-        autocommit=True,
-    )
+    late = plain_client(url)
     with late, late.cursor() as cursor:
         cursor.execute(f"SET sql_mode = '{mode}'")
         cursor.execute(STATEMENTS[layout])
@@ -240,14 +233,7 @@ def test_the_fence_waits_for_a_statement_in_flight(
     """A draw that has its number, and not yet its end, lies below what the target begins with."""
     default.create_table("photos", layout=layout)
     url = ticket_urls[0]
-    slow = pymysql.connect(
-        host=url.host,
-        port=url.port or 0,
-        user=url.username,
-        password=url.password or "",
-        database=url.database,
-        autocommit=False,
-    )
+    slow = plain_client(url, autocommit=False)
     with slow, slow.cursor() as cursor:
         for _ in range(50):
             cursor.execute(STATEMENTS[layout])

@@ -11,7 +11,7 @@ from tests.servers.galera import Galera, GaleraNode
 from tests.servers.haproxy import Front, HAProxy
 from tests.servers.mariadb import MariaDB
 from tests.servers.mysql import MySQL
-from tests.servers.mysqllike import MySQLLike
+from tests.servers.mysqllike import MySQLLike, plain_client
 from tests.servers.postgres import PostgreSQL
 from tests.servers.replication import Replication
 
@@ -32,4 +32,5 @@ __all__ = [
     "PostgreSQL",
     "Replication",
     "Server",
+    "plain_client",
 ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
 import re
 import subprocess
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from tests.servers.binaries import find_program
 from tests.servers.guardian import Guardian
 from tests.servers.mariadb import MariaDB, MariaDBTemplate
 from tests.servers.ports import free_port
+from tests.servers.process import unprivileged
 
 _LIBRARIES = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 # A node that keeps silent is left out after seconds, not after a quarter of a minute as by default.
@@ -42,7 +41,7 @@ class GaleraNode(MariaDB):
         self._peers: Sequence[GaleraNode] = ()
         self._position: list[str] = []
         self.group_port, self._transfer_ports = free_port(), (free_port(), free_port())
-        super().__init__(guardian, template, owner=_unprivileged())
+        super().__init__(guardian, template, owner=unprivileged("mysql", "a Galera cluster"))
 
     def join(self, nodes: Sequence[GaleraNode]) -> None:
         """Be one of these."""
@@ -160,13 +159,3 @@ def _library() -> Path:
         if library.exists():
             return library
     raise ServerMissing(f"{_LIBRARIES[0]} was not found: install Galera (Debian: galera-4)")
-
-
-def _unprivileged() -> str | None:
-    """Return whom to run the nodes as: what rsync is sent by root, it receives as nobody."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("mysql", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name).pw_name
-    raise ServerMissing("a Galera cluster does not run as root: add a user named mysql")

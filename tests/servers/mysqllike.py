@@ -11,6 +11,7 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
+from sqlalchemy import URL
 
 from sqla_tickets.grants import Kind, Role, grants
 from tests.servers.base import PASSWORD, USER, Server
@@ -132,3 +133,15 @@ class MySQLLike(Server):
             "--skip-column-names",
             database,
         ]
+
+
+def plain_client(url: URL, *, autocommit: bool = True) -> pymysql.Connection[Cursor]:
+    """A connection of PyMySQL's with nothing of this package."""
+    return pymysql.connect(
+        host=url.host,
+        port=url.port or 0,
+        user=url.username,
+        password=url.password or "",
+        database=url.database,
+        autocommit=autocommit,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -14,10 +13,10 @@ import psycopg
 from psycopg import sql
 
 from sqla_tickets.grants import Role, grants
-from tests.servers.base import PASSWORD, USER, ServerFailed, ServerMissing
+from tests.servers.base import PASSWORD, USER, ServerFailed
 from tests.servers.binaries import postgres_folder
 from tests.servers.guardian import Guardian
-from tests.servers.process import ProcessServer
+from tests.servers.process import ProcessServer, unprivileged
 
 
 class PostgreSQL(ProcessServer):
@@ -32,7 +31,7 @@ class PostgreSQL(ProcessServer):
     def __init__(self, guardian: Guardian, options: Sequence[str] = ()) -> None:
         self._programs = postgres_folder()
         self._options = list(options)
-        super().__init__(guardian, _unprivileged())
+        super().__init__(guardian, unprivileged("postgres", "PostgreSQL"))
         self._install()
 
     def command(self) -> list[str]:
@@ -164,13 +163,3 @@ class PostgreSQLStandby(PostgreSQL):
         )
         if done.returncode:
             raise ServerFailed(f"pg_basebackup: {done.stdout}{done.stderr}")
-
-
-def _unprivileged() -> str | None:
-    """Return whom to run PostgreSQL as: it refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name).pw_name
-    raise ServerMissing("PostgreSQL does not run as root: add a user named postgres")

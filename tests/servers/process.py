@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.servers.base import Server, ServerFailed, wait_until
+from tests.servers.base import Server, ServerFailed, ServerMissing, wait_until
 from tests.servers.folders import Folder
 from tests.servers.guardian import Guardian
 from tests.servers.ports import free_port
@@ -171,3 +172,19 @@ def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def unprivileged(user: str, program: str) -> str | None:
+    """Whom to run a program as that refuses to be root's; None where nobody is root.
+
+    What rsync is sent by root, it receives as nobody: that is why Galera does.
+
+    Raises:
+        ServerMissing: there is no such user.
+    """
+    if os.geteuid() != 0:
+        return None
+    for name in (user, "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise ServerMissing(f"{program} does not run as root: add a user named {user}")
