@@ -13,7 +13,8 @@ configuration go on, who still take them all, is distance: the servers that join
 
 The proof: a server that joined has never issued a number below the gap, and none of its class above it
 is issued by anybody else: not before step 3, because nobody comes so far, and not after, because the
-stride skips them.
+stride skips them. Nobody is drawn so far; that nobody is raised so far, the old servers see to themselves,
+which are told where the others begin before one of them is opened.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from . import moves, tombstones
 from .errors import TicketArgumentError, TicketTableError, TicketTableMissing
+from .mark_statements import JOINED
 from .note import Note, Tombstone
 from .place import Place
 from .statements import CreateTicketTable, largest_ticket
@@ -60,6 +62,7 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
     Raises:
         TicketArgumentError: the pools do not fit, the table is too narrow for the gap, or it has no note and
             the stride changes.
+        TicketTableError: an old server cannot be told where the others begin, or has just come that far.
         TicketError: a server failed. Call it again when that is mended.
     """
     _check_fit(old, new)
@@ -79,8 +82,9 @@ def open_beside(old: TicketPool, new: TicketPool, name: str, *, gap: int = GAP) 
             f"{name!r} has {bits} bits, which end at {largest_ticket(bits)}: servers that join at {above}"
             " would have hardly any numbers. Choose a smaller gap, or widen the tables to 64 bits"
         )
-    if new.stride != old.stride and not new.marks.joined_above(name):
+    if new.stride != old.stride and not any(isinstance(s, Live) for s in joining.values()):
         new.marks.join_above(name, above)
+        _check_below(old, new, name, above)
     for server, state in joining.items():
         element = CreateTicketTable(
             name,
@@ -119,6 +123,19 @@ def _check_notes(old: TicketPool, name: str, states: Mapping[TicketServer, Live]
                 f"the ticket table {name!r} on {server} has no note, as another program has made it, so it could"
                 " not tell clients of the old configuration from those of the new one. Write the note first:"
                 f" ALTER TABLE `{name}` COMMENT='{note}'"
+            )
+
+
+def _check_below(old: TicketPool, new: TicketPool, name: str, above: int) -> None:
+    """See that every old server is below the number, and knows that nobody may raise it above."""
+    for server, known_as in zip(old.servers, new.servers, strict=False):
+        known = (new.marks.kept_by(known_as, name) or {}).get(JOINED, 0)
+        number = _live(server, name).number or 0
+        if known < above or number > above:
+            raise TicketTableError(
+                f"{name!r} on {server} is to stay below {above}, above which others join: it stands at"
+                f" {number}, and its table of marks says {known or 'nothing'}. May its user write there, or"
+                " was the table raised just now? Call it again"
             )
 
 

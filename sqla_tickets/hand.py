@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
 from .arrivals import Arrivals
+from .clock import elapsed
 from .forks import mark
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ PAUSE: Final = 1.0
 
 
 class Block(NamedTuple):
-    """Tickets, and when they become too old, by ``time.monotonic()``."""
+    """Tickets, and when they become too old, by ``clock.elapsed()``."""
 
     tickets: range
     expires: float
@@ -126,7 +127,7 @@ class Stream:
         if self.is_empty:
             return []
         with self._lock:
-            dropped = self._drop_the_old(monotonic())
+            dropped = self._drop_the_old(elapsed())
             taken = [Block(b, self._expires) for b in _as_blocks(self._pop_some(n))]
             missing = n - count(taken)
             while missing > 0 and self._blocks:
@@ -158,7 +159,7 @@ class Stream:
         Nobody looks at the age of a ticket that lies there: so it is a single one, except while they
         are taken so fast that looking would cost more than the ticket.
         """
-        now = monotonic()
+        now = elapsed()
         with self._lock:
             if self._laid_out:
                 return True
@@ -190,7 +191,7 @@ class Stream:
     def count(self) -> int:
         """How many tickets are in hand."""
         with self._lock:
-            dropped = self._drop_the_old(monotonic())
+            dropped = self._drop_the_old(elapsed())
             left = self._count()
         self._discarded(dropped, "age")
         return left

@@ -14,14 +14,23 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from .beside import beside
 from .engines import in_memory
 from .faults import Fault, fault_of
-from .mark_statements import MARKS, CreateMarks, DeleteMarks, Mark, NoteMarks, ReadMarks, WriteMarks
+from .mark_statements import (
+    JOINED,
+    MARKS,
+    CreateMarks,
+    DeleteMarks,
+    Mark,
+    NoteMarks,
+    ReadMarks,
+    WriteMarks,
+)
 from .place import Place
 
 if TYPE_CHECKING:
     from .server import TicketServer
     from .ticket_table import TicketTable
 
-__all__ = ["JOINED", "PATIENCE", "Keeper"]
+__all__ = ["PATIENCE", "Keeper"]
 
 log = logging.getLogger("sqla_tickets.marks")
 Work = Callable[[DBAPICursor, Place], None]
@@ -32,8 +41,6 @@ PATIENCE: Final = 1.0
 LATER: Final = 300.0
 #: Seconds after which a write is taken for dead: its event loop has ended, and never told.
 DEAD: Final = 10.0
-#: The offset, which no server has, under which it stands where servers that joined began.
-JOINED: Final = 0
 #: How many marks one statement writes.
 AT_ONCE: Final = 100
 #: How often one statement is sent while deadlocks are all that happens.

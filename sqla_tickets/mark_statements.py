@@ -13,17 +13,21 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from .compiled import bound, quoted
 
 __all__ = [
+    "JOINED",
     "MARKS",
     "CreateMarks",
     "DeleteMarks",
     "Mark",
     "NoteMarks",
+    "ReadJoined",
     "ReadMarks",
     "WriteMarks",
 ]
 
 #: The table in which a ticket server keeps the high-water marks of its peers.
 MARKS: Final = "sqla_tickets_marks"
+#: The offset, which no server has, under which it stands there where servers that joined began.
+JOINED: Final = 0
 
 
 class Mark(NamedTuple):
@@ -69,6 +73,13 @@ class ReadMarks(_Statement):
 
     def __init__(self, stride: int, count: int = 1) -> None:
         self.stride, self.count = stride, count
+
+
+class ReadJoined(_Statement):
+    """One row: where servers of a larger stride than this one joined in ``:sequence``; NULL where none has."""
+
+    def __init__(self, stride: int) -> None:
+        self.stride = stride
 
 
 class WriteMarks(_Statement):
@@ -131,6 +142,14 @@ def _(element: ReadMarks, compiler: SQLCompiler, **kw: Any) -> str:
     return (
         f"SELECT sequence, {quoted(compiler, 'offset')}, token, mark FROM {quoted(compiler, MARKS)}"
         f" WHERE stride = {element.stride} AND sequence IN ({names})"
+    )
+
+
+@compiles(ReadJoined)
+def _(element: ReadJoined, compiler: SQLCompiler, **kw: Any) -> str:
+    return (
+        f"SELECT MIN(mark) FROM {quoted(compiler, MARKS)} WHERE sequence = {bound(compiler, 'sequence')}"
+        f" AND {quoted(compiler, 'offset')} = {JOINED} AND stride > {element.stride}"
     )
 
 

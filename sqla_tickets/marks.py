@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .aio import pause
-from .keeper import JOINED, PATIENCE, Keeper
-from .mark_statements import Mark
+from .keeper import PATIENCE, Keeper
+from .mark_statements import JOINED, Mark
 from .statements import seed
 
 if TYPE_CHECKING:

@@ -72,6 +72,7 @@ class Tombstone(NamedTuple):
         high_water: no ticket above it was issued from here.
         layout: of the table that was here; None where there was none.
         bits: of the table that was here.
+        nonce: tells it from others that say the same, before a table was here and after.
     """
 
     kind: TombstoneKind
@@ -80,6 +81,7 @@ class Tombstone(NamedTuple):
     high_water: int
     layout: LayoutName | None = None
     bits: int = 64
+    nonce: str = ""
 
     def __str__(self) -> str:
         text = json.dumps(self._asdict()).replace(

@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from . import trail
 from .beside import beside
+from .clock import elapsed
 from .errors import TicketError, TicketsExhausted
 from .hand import Block, Stream, divide
 
@@ -41,7 +41,7 @@ def draw(pool: TicketPool, name: str, stream: Stream, needed: int, bounds: Bound
     Raises:
         TicketError: as ``pool.draw_here``.
     """
-    began = monotonic()
+    began = elapsed()
     if needed >= bounds[1]:
         return _aged(pool, trail.draw(pool, name, needed), began)
     n = max(needed, stream.order(*bounds, pool.block_lasts))
@@ -50,7 +50,7 @@ def draw(pool: TicketPool, name: str, stream: Stream, needed: int, bounds: Bound
             drawn = trail.draw(pool, name, n)
         except TicketsExhausted:  # less than a block may still be left
             drawn = trail.draw(pool, name, needed or 1)
-        stream.has_arrived(monotonic() - began)
+        stream.has_arrived(elapsed() - began)
         blocks, left = divide(_aged(pool, drawn, began), needed)
         stream.put(left)
     return blocks

@@ -187,7 +187,16 @@ class ReplaceUpTo(ReplaceTicket):
 
 
 class LockTicketTable(_Statement):
-    """Keep every other client out while a block is drawn from Flickr's table."""
+    """Keep every other client out while a block is drawn from Flickr's table.
+
+    Args:
+        name: of the sequence.
+        reads: another table that is read meanwhile, and that nobody may write to.
+    """
+
+    def __init__(self, name: str, reads: str | None = None) -> None:
+        super().__init__(name)
+        self.reads = reads
 
 
 class UnlockTables(_Statement):
@@ -337,7 +346,8 @@ def _(element: ReplaceUpTo, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(LockTicketTable, "mysql", "mariadb")
 def _(element: LockTicketTable, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"LOCK TABLES {quoted(compiler, element.name)} WRITE"
+    too = f", {quoted(compiler, element.reads)} READ" if element.reads else ""
+    return f"LOCK TABLES {quoted(compiler, element.name)} WRITE{too}"
 
 
 @compiles(UnlockTables, "mysql", "mariadb")

@@ -10,8 +10,9 @@ transaction elsewhere).
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
@@ -29,6 +30,7 @@ from .alterations import (
 )
 from .errors import TicketTableError, TicketTableMissing
 from .faults import Fault, fault_of
+from .mark_statements import MARKS, ReadJoined
 from .note import LayoutName, Note, Tombstone, TombstoneKind
 from .place import Place
 from .statements import (
@@ -56,9 +58,6 @@ __all__ = [
     "open_",
     "raise_above",
 ]
-
-#: How often a table is looked at that others convert between the look and the statement.
-_LOOKS: Final = 3
 
 
 class Live(NamedTuple):
@@ -132,6 +131,7 @@ def bury(
             if grave != state:
                 if state != seen:
                     raise _changed(place, name, seen, state)
+                grave = grave._replace(nonce=_nonce())
                 _write_on(cursor, place, name, grave)
             return grave
         if isinstance(seen, Tombstone):
@@ -140,7 +140,7 @@ def bury(
             return _bury_by_alter(cursor, place, name, state, to)
         high = tables.last_ticket(cursor, place, name, state.layout)
         bits = state.note.bits if state.note else 64
-        grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits)
+        grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits, _nonce())
         _write_on(cursor, place, name, grave)
         return grave
 
@@ -155,13 +155,18 @@ def _bury_by_alter(
         high = _draw_last(cursor, place, name, bits)
     else:
         high = tables.last_ticket(cursor, place, name, state.layout)
-    grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits)
+    grave = Tombstone(to.kind, to.pool, to.sequence, high, state.layout, bits, _nonce())
     keys = [part for kind, part in parts if kind == "key"]
     # MariaDB's stand in the column, and go with it
     named = not getattr(place.dialect, "is_mariadb", False)
     checks = [part for kind, part in parts if kind == "check" and named]
     place.send(cursor, BuryTicketTable(name, grave, keys, checks))
     return grave
+
+
+def _nonce() -> str:
+    """For whoever was stopped for long, and goes on where all looks as he left it."""
+    return os.urandom(6).hex()
 
 
 def _draw_last(cursor: DBAPICursor, place: Place, name: str, bits: int) -> int:
@@ -183,7 +188,7 @@ def erect(cursor: DBAPICursor, place: Place, name: str, to: Destination, seen: S
     """
     state = look(cursor, place, name)
     if state is None:
-        grave = Tombstone(to.kind, to.pool, to.sequence, 0)
+        grave = Tombstone(to.kind, to.pool, to.sequence, 0, nonce=_nonce())
         with _transaction(cursor, place):
             _send_tombstone(cursor, place, name, grave)
         return grave
@@ -246,31 +251,62 @@ def raise_above(cursor: DBAPICursor, place: Place, name: str, above: int) -> Non
     A table that has lost its row is given one.
 
     Raises:
-        TicketTableError: there is no table that can be drawn from, or it is altered all the time.
+        TicketTableError: there is no table that can be drawn from, or the number is one of those with
+            which servers of a larger stride have joined.
     """
     number = seed(above + 1, place.stride, place.offset)
-    stands: int | None = None
-    for _ in range(_LOOKS):
-        layout, _ = tables.find(cursor, place, name)
+    layout, _ = tables.find(cursor, place, name)
+    if (tables.number(cursor, place, name, layout) or 0) >= number:
+        return
+    marks = _keeps_marks(cursor, place, name)
+    with _alone(cursor, place, name, MARKS if marks else None):
+        layout, _ = tables.find(cursor, place, name)  # others may have converted or widened it
         stands = tables.number(cursor, place, name, layout)
+        if marks:
+            _refuse_to_meet(cursor, place, name, stands or 0, number)
         if stands is None:
             place.send(cursor, SeedTicketTable(name, layout, number))
-        elif stands >= number:
-            return
         elif layout == "counter":
             place.send(cursor, RaiseCounter(name, number))
         else:
             _draw_up_to(cursor, place, name, number)
-    raise _changed(place, name, f"{number} or more", stands)
+
+
+def _keeps_marks(cursor: DBAPICursor, place: Place, name: str) -> bool:
+    try:
+        _joined(cursor, place, name)
+    except Exception as error:
+        if fault_of(error) in (Fault.MISSING, Fault.DENIED):
+            return False
+        raise
+    return True
+
+
+def _joined(cursor: DBAPICursor, place: Place, name: str) -> int | None:
+    """Above what servers with a larger stride have joined, if any have."""
+    place.send(cursor, ReadJoined(place.stride), sequence=name)
+    ((joined,),) = cursor.fetchall()
+    return None if joined is None else int(joined)
+
+
+def _refuse_to_meet(cursor: DBAPICursor, place: Place, name: str, stands: int, number: int) -> None:
+    """See that a table stays far below the servers that joined, some of whose numbers are of its class."""
+    joined = _joined(cursor, place, name)
+    if joined is not None and number > (stands + joined) // 2:
+        raise TicketTableError(
+            f"the ticket table {name!r} on {place.server} stands at {stands} and cannot be raised to"
+            f" {number}: servers that joined with a larger stride than {place.stride} issue numbers of its"
+            f" class above {joined}, which it would meet. End the growth (sqla-tickets grow --finish), then"
+            " raise it by a pool of all servers"
+        )
 
 
 def _draw_up_to(cursor: DBAPICursor, place: Place, name: str, number: int) -> None:
-    with _alone(cursor, place, name):
-        place.send(cursor, ReplaceTicket(name, place.stride, place.offset))
-        drawn = int(cursor.lastrowid or 0)
-        if drawn < number:
-            up_to = ReplaceUpTo(name, place.stride, place.offset)
-            place.send(cursor, up_to, span=number - drawn)
+    place.send(cursor, ReplaceTicket(name, place.stride, place.offset))
+    drawn = int(cursor.lastrowid or 0)
+    if drawn < number:
+        up_to = ReplaceUpTo(name, place.stride, place.offset)
+        place.send(cursor, up_to, span=number - drawn)
 
 
 def _write_on(cursor: DBAPICursor, place: Place, name: str, grave: Tombstone) -> None:
@@ -289,8 +325,17 @@ def _send_tombstone(cursor: DBAPICursor, place: Place, name: str, grave: Tombsto
 
 
 @contextlib.contextmanager
-def _alone(cursor: DBAPICursor, place: Place, name: str) -> Generator[None]:
-    """Wait for the clients that use the table, and keep the others out until the end."""
+def _alone(
+    cursor: DBAPICursor, place: Place, name: str, reads: str | None = None
+) -> Generator[None]:
+    """Wait for the clients that use the table, and keep the others out until the end.
+
+    Args:
+        cursor: of a connection in autocommit.
+        place: the server.
+        name: of the sequence.
+        reads: another table that is read meanwhile, and that nobody may write to.
+    """
     if place.dialect.name not in ("mysql", "mariadb"):
         with _transaction(cursor, place):
             if place.dialect.name == "postgresql":
@@ -298,7 +343,7 @@ def _alone(cursor: DBAPICursor, place: Place, name: str) -> Generator[None]:
                 place.send(cursor, LockForMigration(name))
             yield
         return
-    place.send(cursor, LockTicketTable(name))
+    place.send(cursor, LockTicketTable(name, reads))
     try:
         yield
     except TicketTableError:  # after any other error the connection is thrown away

@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sqla_tickets import TicketArgumentError, TicketError, TicketPool, TicketTab
 from tests.cli.conftest import options, run_cli
 from tests.drawing.conftest import OpenPool
 from tests.drawing.tools import FLICKRS_TABLE, assert_unique, from_one_start, run
+from tests.migrations.scissors import Interlude, Wire
 from tests.servers import Borrower
 
 #: Longer than any wait of a breaker, on a machine that is busy.
@@ -330,3 +332,78 @@ def test_a_table_that_another_program_has_made_needs_a_note_first(
     assert {new.next_id("photos") % 4 for _ in range(4)} <= {0, 3}
     assert {old.next_id("photos") % 2 for _ in range(4)} == {0, 1}
     assert len(growth.narrow(new, "photos")) == 2
+
+
+Pools = tuple[TicketPool, TicketPool]
+
+
+def raise_far(pools: Pools, name: str) -> None:
+    pools[0].raise_above(name, 5200)
+
+
+def grow_and_widen(pools: Pools, name: str) -> None:
+    growth.open_beside(*pools, name, gap=5000)
+    growth.widen(pools[1], name)
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+@pytest.mark.parametrize(("first", "second"), [*permutations([raise_far, grow_and_widen])])
+def test_an_old_configuration_raises_a_table_while_others_join(
+    first: Callable[[Pools, str], None],
+    second: Callable[[Pools, str], None],
+    urls: list[URL],
+) -> None:
+    """Far enough, it would issue all numbers of its class, of which every other one is theirs."""
+
+    def attempt(act: Callable[[Pools, str], None], wire: Wire, name: str) -> None:
+        engines = [wire.engine(url) for url in (*urls[:2], *urls)]
+        with (
+            TicketPool(engines[:2]) as old,
+            TicketPool(engines[2:], stride=4) as new,
+            contextlib.suppress(TicketError),
+        ):
+            act((old, new), name)
+
+    def prepare(name: str) -> None:
+        with TicketPool(urls[:2]) as old:
+            old.create_table(name)
+            old.next_ids(name, 9)
+
+    counted = Wire()
+    prepare("n")
+    attempt(first, counted, "n")
+    counted.close()
+    for at in range(2, counted.count + 1, max(1, counted.count // 3)):
+        name = f"n{at}"
+        prepare(name)
+
+        def meanwhile(number: int, at: int = at, name: str = name) -> None:
+            if number == at:
+                attempt(second, Wire(), name)
+
+        wire = Interlude(meanwhile)
+        attempt(first, wire, name)
+        attempt(first, wire, name)
+        wire.close()
+        attempt(second, Wire(), name)
+        ids: list[int] = []
+        with TicketPool(urls[:2]) as old, TicketPool(urls, stride=4) as new:
+            for server in (*old.servers, *new.servers):
+                with contextlib.suppress(TicketTableError):
+                    ids += [ticket for block in server.draw(name, 400) for ticket in block]
+        assert len(ids) >= 800
+        assert_unique(ids)
+
+
+@SQLITE
+def test_while_others_join_a_table_is_raised_by_half_of_the_gap_at_most(pools: Pools) -> None:
+    old, new = pools
+    growth.open_beside(old, new, "photos", gap=5000)
+    old.raise_above("photos", 2000)
+    assert old.next_id("photos") > 2000
+    with pytest.raises(TicketTableError, match="grow --finish"):
+        old.raise_above("photos", 4000)
+    assert old.next_id("photos") < 2100
+    growth.widen(new, "photos")
+    new.raise_above("photos", 9000)
+    assert min(new.next_ids("photos", 9)) > 9000

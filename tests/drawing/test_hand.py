@@ -25,6 +25,7 @@ from sqla_tickets import (
     forks,
     trail,
 )
+from sqla_tickets.clock import elapsed
 from sqla_tickets.forks import Mark
 from sqla_tickets.hand import AT_ONCE, Block, Stream
 from tests.drawing.conftest import OpenPool
@@ -194,10 +195,30 @@ def test_what_is_left_of_an_old_block_is_dropped(ticket_urls: list[URL], one_by_
         assert_unique(first + ids)
 
 
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock counts the time asleep")
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_block_grows_old_while_the_machine_is_suspended(
+    ticket_urls: list[URL], one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep, clock_gettime = [0.0], time.clock_gettime
+
+    def read(clock: int) -> float:
+        return clock_gettime(clock) + (asleep[0] if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", read)
+    with TicketPool(ticket_urls) as pool:
+        pool.create_table("photos")
+        first = pool.next_ids(PHOTOS, 3)
+        asleep[0] = 86400.0
+        ids = [pool.next_id(PHOTOS)] if one_by_one else pool.next_ids(PHOTOS, 2)
+        assert not set(ids) & set(range(first[0], first[0] + 200, 2))
+
+
 def test_a_single_ticket_is_looked_at_while_they_are_taken_slowly() -> None:
     stream = Stream()
     stream.order(100, 100, 1)
-    stream.put([Block(range(1, 101), time.monotonic() + 0.1)])
+    stream.put([Block(range(1, 101), elapsed() + 0.1)])
     assert stream.lay_out()
     assert stream.pop() == 1
     time.sleep(0.15)
@@ -306,6 +327,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that a stream goes by, to be set."""
     now = [1000.0]
     monkeypatch.setattr("sqla_tickets.hand.monotonic", lambda: now[0])
+    monkeypatch.setattr("sqla_tickets.hand.elapsed", lambda: now[0])
     return now
 
 

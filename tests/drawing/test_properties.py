@@ -258,7 +258,8 @@ def test_stories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (marks, keeper):
         monkeypatch.setattr(module, "time", Story.clock)
     monkeypatch.setattr(hand, "monotonic", Story.clock.monotonic)
-    monkeypatch.setattr(prefetch, "monotonic", Story.clock.monotonic)
+    monkeypatch.setattr(hand, "elapsed", Story.clock.monotonic)
+    monkeypatch.setattr(prefetch, "elapsed", Story.clock.monotonic)
     monkeypatch.setattr(probes, "beside", at_once)
     monkeypatch.setattr(prefetch, "beside", when_told)
     logging.getLogger("sqla_tickets").setLevel(logging.CRITICAL + 1)

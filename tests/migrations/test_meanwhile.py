@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, MetaData
 
-from sqla_tickets import TicketError, TicketPool, TicketTableMissing, moves, trail
+from sqla_tickets import (
+    TicketError,
+    TicketPool,
+    TicketTableError,
+    TicketTableMissing,
+    TicketTableMoved,
+    moves,
+    trail,
+)
 from tests.migrations.scissors import Interlude, Wire
 from tests.migrations.test_interruptions import CONVERSIONS, OPERATIONS, Operation, Pools
 from tests.servers import KINDS
@@ -184,3 +193,51 @@ def two_at_once(
     for act in (first.act, second, first.act):
         attempt(act, site.pools(Wire()))
         draw()
+
+
+class Broken(Exception):
+    """As a process that is killed."""
+
+
+@pytest.mark.parametrize("cleaned_up", [True, False])
+def test_a_move_that_stood_still_does_not_open_what_a_later_one_has_closed(
+    cleaned_up: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All looks as it had left it, and the sequence has been there and gone on elsewhere since."""
+    default, media = site.clients
+    default.create_table("photos", layout="counter")
+    drawn = default.next_ids("photos", 5)
+    open_ = moves._Site.open
+
+    def there_and_back() -> None:
+        moves.move(default, "photos", media)
+        moves.move(media, "photos", default)
+
+    def meanwhile(*late: Any) -> None:
+        monkeypatch.setattr(moves._Site, "open", open_)
+        there_and_back()
+        if cleaned_up:
+            media.drop_table("photos")
+        for server in default.servers:
+            drawn.extend(ticket for block in server.draw("photos", 500) for ticket in block)
+        monkeypatch.setattr(moves._Site, "open", breaks_off)
+        with pytest.raises(Broken):
+            moves.move(default, "photos", media)
+        open_(*late)
+
+    def breaks_off(*_: object) -> None:
+        raise Broken
+
+    if not cleaned_up:
+        there_and_back()
+    monkeypatch.setattr(moves._Site, "open", meanwhile)
+    frozen = site.pools(Wire())
+    with pytest.raises(TicketTableError, match="was changed meanwhile"):
+        moves.move(frozen[0], "photos", frozen[1])
+    for server in media.servers:
+        with pytest.raises(TicketTableMoved):
+            server.draw("photos", 50)
+    monkeypatch.setattr(moves._Site, "open", open_)
+    moves.move(default, "photos", media)
+    drawn += media.next_ids("photos", 50)
+    assert len(set(drawn)) == len(drawn)
