@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 __all__ = ["elapsed", "wall"]
 
@@ -12,11 +14,7 @@ def wall() -> int:
     return time.time_ns() // 1000
 
 
+#: Seconds since some moment; on Linux, those that the machine was suspended for count, too.
+elapsed: Callable[[], float] = time.monotonic
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def elapsed() -> float:
-        """Seconds since some moment; those that the machine was suspended for count, too."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-    elapsed = time.monotonic
+    elapsed = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
