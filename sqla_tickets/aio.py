@@ -20,7 +20,7 @@ from sqlalchemy.util.concurrency import in_greenlet
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["current_loop", "in_event_loop", "off_the_loop", "pause", "within"]
+__all__ = ["a_loop_runs_here", "current_loop", "in_event_loop", "off_the_loop", "pause", "within"]
 
 #: How many draws of an event loop wait for synchronous drivers at the same time.
 THREADS: Final = 32
@@ -39,6 +39,15 @@ def in_event_loop() -> bool:
 def current_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop inside whose greenlet this code runs, if it does."""
     return asyncio.get_running_loop() if in_event_loop() else None
+
+
+def a_loop_runs_here() -> bool:
+    """Whether an event loop runs on this thread, inside of SQLAlchemy's greenlet or not."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def off_the_loop(work: Callable[[], T]) -> T:

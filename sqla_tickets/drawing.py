@@ -7,7 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from . import tables
+from . import looking, tables
 from .aio import pause
 from .errors import (
     GivenUp,
@@ -25,7 +25,8 @@ from .statements import largest_ticket
 if TYPE_CHECKING:
     from .connections import Connection
     from .layouts import Layout
-    from .server import TicketServer, TicketTable
+    from .server import TicketServer
+    from .ticket_table import TicketTable
 
 __all__ = ["draw"]
 
@@ -129,11 +130,11 @@ def _look(server: TicketServer, connection: Connection, table: TicketTable) -> L
     That is told without drawing: whoever is refused must not bring an old number nearer to those
     that nobody has told of yet.
     """
-    recalled = server.recall(connection, table)
+    recalled = looking.recall(server, connection, table)
     if recalled is not None:
         return recalled
     known = table.known
-    layout = server.find(connection, table)
+    layout = looking.find(server, connection, table)
     if table.stood < known:
         tables.catch_up(connection.cursor, server.place)
         follows = tables.follows(connection.cursor, server.place, table.name, layout.name)

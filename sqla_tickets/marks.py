@@ -9,7 +9,6 @@ what it would have seen itself, and refuses every ticket that is not above.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import threading
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .aio import pause
+from .aio import a_loop_runs_here, pause
 from .keeper import PATIENCE, Keeper
 from .mark_statements import JOINED, Mark
 from .statements import seed
@@ -157,7 +156,7 @@ class Marks:
 
         An event loop is not kept waiting; there, the last seconds stay unwritten.
         """
-        if _in_a_loop():
+        if a_loop_runs_here():
             return
         keepers = [k for k in self._keepers if not k.server.engine.dialect.is_async]
         for keeper in keepers:
@@ -226,12 +225,3 @@ def _wait_until(is_over: Callable[[], bool], seconds: float = PATIENCE) -> None:
     while not is_over() and time.monotonic() < end:
         pause(wait)
         wait = min(2 * wait, 0.01)
-
-
-def _in_a_loop() -> bool:
-    """Whether an event loop runs on this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

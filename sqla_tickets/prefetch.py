@@ -7,13 +7,13 @@ is kept as well. Tasks of one event loop, of which hundreds may be there at once
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from . import trail
+from .aio import a_loop_runs_here
 from .beside import beside
 from .clock import elapsed
 from .errors import TicketError, TicketsExhausted
@@ -71,7 +71,7 @@ def fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
     in_a_task = any(server.engine.dialect.is_async for server in drawn_from.servers)
     work = partial(_fetch, pool, name, stream, bounds)
     title = f"sqla_tickets block of {name!r}"
-    cannot = drawn_from.on_sqlite or (in_a_task and not _in_a_loop())
+    cannot = drawn_from.on_sqlite or (in_a_task and not a_loop_runs_here())
     if cannot or not beside(work, title, in_a_task=in_a_task):
         stream.end_fetch(failed=True)
 
@@ -85,11 +85,3 @@ def _fetch(pool: TicketPool, name: str, stream: Stream, bounds: Bounds) -> None:
         log.info("the next block of %r is not fetched ahead: %s", name, error)
     finally:
         stream.end_fetch(failed=failed)
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -31,7 +31,6 @@ from .flight import Flight
 from .hand import drop_everything
 from .health import Breaker
 from .identity import Identity
-from .layouts import Layout
 from .place import Place
 from .probes import Probes
 from .statements import CreateTicketTable, largest_ticket
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from .events import Moments
     from .marks import Marks
 
-__all__ = ["TicketServer", "TicketTable"]
+__all__ = ["TicketServer"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -210,14 +209,6 @@ class TicketServer:
         marks = self._marks()
         if marks is not None:  # others are to know how far it had come
             marks.begin_to_write(self)
-
-    def find(self, connection: Connection, table: TicketTable) -> Layout:
-        """The layout of a table: `looking.find`."""
-        return looking.find(self, connection, table)
-
-    def recall(self, connection: Connection, table: TicketTable) -> Layout | None:
-        """The same, if that is known already: `looking.recall`."""
-        return looking.recall(self, connection, table)
 
     def _recognise(self, connection: Connection, identity: Identity) -> None:
         """Begin a new epoch when a connection leads to another server, or it was started again."""
