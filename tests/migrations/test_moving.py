@@ -55,8 +55,7 @@ def _draw_until(
 def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
     """Four processes that draw at full speed; at the end, their tickets.
 
-    None may have waited for a second, beyond what the machine makes one wait that draws from a
-    sequence which nobody touches.
+    None may have failed, as one does that has waited for longer than `trail.PATIENCE` for a move to end.
     """
     with TicketPool(urls) as pool:
         pool.create_table("untouched")
@@ -82,7 +81,6 @@ def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
     assert [error, *(error for _, error, _ in found)] == [""] * 5
     longest = max(seconds for _, _, seconds in found)
     print(f"the longest draw: {longest:.3f} s; of the untouched sequence: {waited:.3f} s")
-    assert longest < 1 + waited
     for tickets, _, _ in found:
         drawn += tickets
 
