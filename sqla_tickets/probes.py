@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from .beside import beside
+from .engines import LOCK_WAIT
 from .errors import TicketError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ __all__ = ["STALE_IN_NEED", "Probes", "probe"]
 log = logging.getLogger(__name__)
 
 #: Seconds after which a probe is not waited for any longer, and where a draw has no other hope.
-STALE, STALE_IN_NEED = 0.5, 0.125
+STALE, STALE_IN_NEED = 0.5, 0.1
+#: How many are under way at most, as each ends by itself.
+MOST: Final = 16
 
 
 class Probes:
@@ -46,13 +49,11 @@ class Probes:
         """A new one; None while another one is to be waited for.
 
         Args:
-            stale: seconds after which one is not waited for any longer; twice as many for each more that
-                is under way, as connections are what a server that has too much to do can do without.
+            stale: seconds after which one is not waited for any longer.
         """
         now, token = time.monotonic(), object()
         with self._lock:
-            since = self._since.values()
-            if since and now - max(since) < stale * 2 ** (len(since) - 1):
+            if self._since and now - max(self._since.values()) < stale:
                 return None
             self._since[token] = now
             return token
@@ -82,7 +83,7 @@ def probe(server: TicketServer, stale: float = STALE) -> None:
         server: that has failed, or is suspected to.
         stale: seconds after which what was asked before is not waited for any longer.
     """
-    token = server.probes.begin(stale)
+    token = server.probes.begin(max(stale, (server.timeout + LOCK_WAIT) / MOST))
     if token is None:
         return
     server.breaker.postpone()
