@@ -49,17 +49,11 @@ def in_turn(
             probe(server)
     while (next_one := least_busy(ring, name, failures)) is not None:
         yield next_one
-    left_out: list[TicketServer] = []
     for server in ring:
         if server.breaker.slow:
             probe(server, STALE_IN_NEED)
-        if server not in failures:
-            reason = server.not_to_be_asked(name)
-            if reason is None:
-                yield server
-            else:
-                left_out.append(server)
-                failures[server] = reason
+    left_out: list[TicketServer] = []
+    yield from _last_hopes(ring, name, began, failures, left_out)
     for server in ring:
         if _is_to_be_asked_again(server, name, failures[server]):
             yield server
@@ -72,6 +66,40 @@ def in_turn(
             if is_queue and server.not_to_be_asked(name) is None:
                 yield server
         began = now
+
+
+def _last_hopes(
+    ring: Sequence[TicketServer],
+    name: str,
+    began: float,
+    failures: dict[TicketServer, TicketError],
+    left_out: list[TicketServer],
+) -> Iterator[TicketServer]:
+    """Those that have failed, and say so quickly; those that keep silent are left out.
+
+    Clients that fail at once come back at once. If each draw of theirs asked a server that is down, they
+    would take it the time to start again: so one asks for all that have begun before.
+    """
+    rest = [server for server in ring if server not in failures]
+    for look in range(LOOKS):
+        for server in list(rest):
+            reason, found = server.not_to_be_asked(name), server.breaker.found_since(began)
+            if reason is not None:
+                left_out.append(server)
+                failures[server] = reason
+            elif found is not None:
+                failures[server] = found
+            elif look < LOOKS - 1 and not server.breaker.admits_one():
+                continue
+            else:
+                asked_at = time.monotonic()
+                yield server
+                if failures[server] is server.breaker.reason:  # and not a table's
+                    server.breaker.has_found(asked_at, failures[server])
+            rest.remove(server)
+        if not rest:
+            return
+        pause(PAUSE)
 
 
 def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError) -> bool:

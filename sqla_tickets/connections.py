@@ -250,6 +250,20 @@ class Connections:
         else:
             self._idle().replace()
 
+    def take_answering(self) -> Connection | None:
+        """An idle connection that has just answered; None where there is none, or it was cut off meanwhile."""
+        try:
+            connection = None if self._shared else self._idle().pop()
+        except IndexError:
+            return None
+        if connection is not None:
+            try:
+                self.dialect.do_ping(connection.dbapi)
+            except Exception:  # noqa: BLE001  # any of the driver's: another one is opened, which tells more
+                self.discard(connection)
+                return None
+        return connection
+
     def give(self, connection: Connection) -> None:
         """Keep a connection whose last statement ended well."""
         alone = connection.alone

@@ -15,6 +15,8 @@ BreakerState = Literal["closed", "open", "quarantined"]
 
 FIRST_WAIT: Final = 0.25
 LONGEST_WAIT: Final = 5.0
+#: Seconds for which only one of the draws without another hope asks a server that says quickly that it is down.
+ONE_AT_A_TIME: Final = 0.05
 
 
 class Breaker:
@@ -34,6 +36,8 @@ class Breaker:
         self._tripped_at = self._next_attempt = 0.0
         self._failures = 0
         self._quarantine: TicketError | None = None
+        self._asked_at = 0.0
+        self._found: tuple[float, TicketError] | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -73,6 +77,25 @@ class Breaker:
         if self.state == "open":
             self._next_attempt = time.monotonic() + FIRST_WAIT * _jitter()
             self._stay_quarantined()
+
+    def admits_one(self) -> bool:
+        """Whether a draw without another hope is to ask, and not to wait for what the last one finds."""
+        if self.is_closed:
+            return True
+        now = time.monotonic()
+        if now - self._asked_at < ONE_AT_A_TIME:
+            return False
+        self._asked_at = now  # two at the same moment do no harm
+        return True
+
+    def has_found(self, asked_at: float, failure: TicketError) -> None:
+        """Tell the draws that wait what became of the one that asked."""
+        self._found = asked_at, failure
+
+    def found_since(self, began: float) -> TicketError | None:
+        """What somebody who asked after that was told, while it is open."""
+        found = None if self.is_closed else self._found
+        return found[1] if found is not None and found[0] >= began else None
 
     def admit(self) -> None:
         """Close on trial: a server that fails again at once waits for longer than before."""

@@ -1,8 +1,9 @@
 """Asking a server that failed whether it is back, beside the traffic and never in it.
 
 A probe is the only one that waits for a server which keeps silent; it ends by itself after the
-server's time-outs. What it was sent over may stay silent although the server is back by then: so one that
-has waited for a while does not stand in the way of the next.
+server's time-outs. It is sent over a connection that is idle, where there is one, as to open one costs both
+sides as much as dozens of draws. What it was sent over may stay silent although the server is back by then: so
+one that has waited for a while does not stand in the way of the next, which opens a connection of its own.
 """
 
 from __future__ import annotations
@@ -83,21 +84,22 @@ def probe(server: TicketServer, stale: float = STALE) -> None:
         server: that has failed, or is suspected to.
         stale: seconds after which what was asked before is not waited for any longer.
     """
+    afresh = server.probes.are_under_way
     token = server.probes.begin(max(stale, (server.timeout + LOCK_WAIT) / MOST))
     if token is None:
         return
     server.breaker.postpone()
     name = f"sqla_tickets probe of {server}"
     # never a task: an event loop may end with the draw that has begun the probe, and end the probe
-    if not beside(lambda: _ask(server, token), name, in_a_task=False):
+    if not beside(lambda: _ask(server, token, afresh), name, in_a_task=False):
         server.probes.ended(token)
         server.breaker.slow = False  # nobody else can find out: a draw without another hope has to
 
 
-def _ask(server: TicketServer, token: object) -> None:
+def _ask(server: TicketServer, token: object, afresh: bool) -> None:
     probes = server.probes
     try:
-        server.say_hello(lambda: probes.counts(token, server.alive_at))
+        server.say_hello(lambda: probes.counts(token, server.alive_at), afresh=afresh)
         probes.answered(token)
         log.info("%s answers again", server)
     except TicketError as error:

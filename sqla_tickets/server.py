@@ -396,13 +396,14 @@ class TicketServer:
         self.connections.close_idle()  # it may have been idle for hours, and so may the others
         self._use(work)
 
-    def say_hello(self, counts: Callable[[], bool]) -> None:
-        """Open a connection, to see that the server answers; closes its breaker.
+    def say_hello(self, counts: Callable[[], bool], *, afresh: bool) -> None:
+        """See that the server answers; closes its breaker.
 
         Called in a thread that has no event loop.
 
         Args:
             counts: whether a failure tells anything, as no later question may be answered.
+            afresh: whether to open a connection for it, even where one is idle.
 
         Raises:
             TicketError: it does not.
@@ -411,7 +412,8 @@ class TicketServer:
             if self.engine.dialect.is_async:
                 asyncio.run(greenlet_spawn(self._hello_in_a_loop))
             else:
-                self.connections.keep_spare(self.connections.open())
+                idle = None if afresh else self.connections.take_answering()
+                self.connections.keep_spare(idle or self.connections.open())
         except Exception as error:
             if not counts():
                 raise TicketServerError(f"{self} is being asked again") from error

@@ -39,8 +39,10 @@ __all__ = ["Watch"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds from one look at the draws under way to the next.
-TICK: Final = 0.003
+#: Seconds from one look at the draws under way to the next, at least and at most ...
+TICK, LONGEST_TICK = 0.003, 0.025
+#: ... and this part of what a draw is given anyway: on a busy machine, looks would take its time from the draws.
+PART: Final = 0.25
 #: Seconds without any draw after which the watch falls asleep until the next one: to wake it costs two looks.
 DOZE: Final = 0.02
 #: Seconds that every draw is given, however quick the others were.
@@ -143,8 +145,12 @@ class Watch:
         """Whether this is the thread that watches, and not one that was left behind."""
         return self._thread is thread
 
-    def look(self) -> None:
-        """See to every draw that is overdue; fall asleep when there have been none for a while."""
+    def look(self) -> float:
+        """See to every draw that is overdue; fall asleep when there have been none for a while.
+
+        Returns:
+            Seconds until it is to be looked again.
+        """
         now = time.monotonic()
         patience = self._measure(now)
         for server in self._servers:
@@ -166,6 +172,7 @@ class Watch:
             self._awake.clear()
             if any(server.flights for server in self._servers):  # one has just begun
                 self._awake.set()
+        return min(max(TICK, PART * min(self._usual, patience)), LONGEST_TICK)
 
     def _look_for_others(self) -> None:
         """Where a server keeps silent, one that nobody was to ask yet may be back, or not have heard a probe."""
@@ -280,16 +287,16 @@ def _keep_watch(watch: Callable[[], Watch | None], awake: threading.Event) -> No
     thread = threading.current_thread()
     while True:
         awake.wait()
-        there = watch()
+        there, tick = watch(), LONGEST_TICK
         if there is None or not there.is_kept_by(thread):
             return
         try:
-            there.look()
+            tick = there.look()
         except Exception:
             with contextlib.suppress(Exception):  # it may be a handler of the log's that fails
                 log.exception("the draws under way could not be looked at")
         del there
-        time.sleep(TICK)
+        time.sleep(tick)
 
 
 def _age(flight: Flight) -> float:

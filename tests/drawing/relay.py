@@ -16,6 +16,7 @@ class Relay:
     Attributes:
         port: where clients find it.
         deaf: whether it swallows all that is sent.
+        down: whether it ends new connections at once; those that there are end with `hang_up`.
         lines: how many connections there were.
     """
 
@@ -25,24 +26,35 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         self._ends: list[socket.socket] = []
         self.lines, self._forgotten = 0, -1
-        self.deaf = False
+        self.deaf = self.down = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def forget(self) -> None:
         """Swallow without a word what is sent on any connection that there is now."""
         self._forgotten = self.lines - 1
 
-    def close(self) -> None:
-        """End all connections."""
-        for end in (self._listener, *self._ends):
+    def hang_up(self) -> None:
+        """End the connections that there are."""
+        for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End all connections, and let nobody in."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.hang_up()
+        for end in (self._listener, *self._ends):
             end.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                if self.down:
+                    self.lines += 1
+                    near.close()
+                    continue
                 far = socket.create_connection(("127.0.0.1", self._target))
                 self._ends += near, far
                 number, self.lines = self.lines, self.lines + 1

@@ -100,6 +100,29 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: Borrower) -> None
         assert server.breaker.is_closed
 
 
+def test_a_probe_opens_no_connection_where_one_is_idle_unless_it_keeps_silent(
+    servers: Borrower,
+) -> None:
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with relay_to(url.port) as relay, TicketPool([url.set(port=relay.port)]) as pool:
+        pool.create_table("photos")
+        server, lines = pool.servers[0], relay.lines
+        server.breaker.trip(TicketServerError("slow"), slow=True)
+        probe(server)
+        until(lambda: server.breaker.is_closed)
+        assert (relay.lines, server.connections.has_idle) == (lines, True)
+        relay.forget()
+        server.breaker.trip(TicketServerError("silent"), slow=True)
+        probe(server)
+        until(lambda: not server.connections.has_idle)
+        assert relay.lines == lines
+        time.sleep(0.6)  # a probe is waited for
+        probe(server)
+        until(lambda: server.breaker.is_closed)
+        assert relay.lines > lines
+        assert pool.next_id("photos")
+
+
 @pytest.mark.parametrize("hedge", [False, True])
 def test_a_server_that_refused_is_asked_again_when_it_is_back_while_the_other_keeps_silent(
     servers: Borrower, hedge: bool

@@ -18,8 +18,8 @@ from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 from typing_extensions import Self
 
-from sqla_tickets import NoTicketServer, TicketPool
-from sqla_tickets.watch import MOST_HEDGES
+from sqla_tickets import NoTicketServer, TicketError, TicketPool
+from sqla_tickets.watch import MOST_HEDGES, Watch
 from tests.drawing.conftest import OpenPool
 from tests.drawing.relay import relay_to
 from tests.drawing.tools import (
@@ -144,6 +144,30 @@ def test_a_lock_is_no_reason_to_leave_a_server(servers: Borrower, open_pool: Ope
         load.see(10)
     draw_from(pool, 1)
     assert pool.servers[0].breaker._failures == 0
+
+
+def test_draws_that_take_long_are_looked_at_less_often(
+    servers: Borrower, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else dozens of processes that wait would leave no time to what they wait for."""
+    first, _, urls = fresh_pair(servers, "mariadb")
+    pool = open_pool(urls[:1])
+    pool.create_table("photos")
+    looks, look = list[float](), Watch.look
+
+    def count(watch: Watch) -> float:
+        looks.append(look(watch))
+        return looks[-1]
+
+    monkeypatch.setattr(Watch, "look", count)
+    with locked(first, urls[0]), pytest.raises(TicketError):
+        pool.next_id("photos")
+    slow = [*looks]
+    assert 0 < len(slow) < 400, "in the seconds that a locked table is waited for"
+    for _ in range(300):
+        pool.next_id("photos")
+        time.sleep(0.001)
+    assert looks[-1] < min(slow)
 
 
 def test_hedges_are_few_while_all_servers_are_silent(
