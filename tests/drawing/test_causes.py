@@ -174,6 +174,31 @@ def test_a_crash_that_loses_the_last_tickets(
     assert_quarantined(pool, caplog, "expected a ticket above")
 
 
+def test_a_crash_of_a_postgresql_that_answers_before_it_has_flushed(
+    servers: Borrower, open_pool: OpenPool
+) -> None:
+    """It loses what others have committed last, and no ticket."""
+    lazy = ("synchronous_commit=off", "wal_writer_delay=10s", "wal_writer_flush_after=2GB")
+    forgetful = servers.new_postgresql(*(word for option in lazy for word in ("-c", option)))
+    url = servers.fresh_database(forgetful)
+    pool = open_pool([url])
+    pool.create_table("photos")
+    ids: list[int] = []
+    for number in range(5):  # an idle server may have flushed before it is killed
+        ids += [pool.next_id("photos") for _ in range(5)]
+        run(url, f"CREATE TABLE lost{number} (n INTEGER)")
+        forgetful.kill()
+        forgetful.start()
+        ((found,),) = run(url, "SELECT id FROM photos")
+        assert int(str(found)) >= max(ids)
+        if run(url, f"SELECT to_regclass('lost{number}')") == [(None,)]:
+            break
+    else:
+        raise AssertionError("no crash has lost anything, so this shows nothing")
+    ids += draw_from(pool, 1, 3)
+    assert_unique(ids)
+
+
 def two_primaries(
     servers: Borrower, open_pool: OpenPool, layout: LayoutName
 ) -> tuple[TicketPool, Address, list[URL], URL]:

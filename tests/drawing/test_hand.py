@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, event
 
 from sqla_tickets import (
     TicketArgumentError,
@@ -28,6 +28,7 @@ from sqla_tickets import (
     trail,
 )
 from sqla_tickets.clock import elapsed
+from sqla_tickets.events import Draw
 from sqla_tickets.forks import Mark
 from sqla_tickets.hand import AT_ONCE, Block, Stream
 from tests.drawing.conftest import OpenPool
@@ -342,6 +343,26 @@ def test_a_block_grows_and_shrinks_with_the_rate(clock: list[float]) -> None:
         clock[0] += seconds
         sizes.append(order(stream, (10, 70)))
     assert sizes == [10, 20, 40, 70, 70, 70, 70, 35, 17, 34, 17, 10, 10, 10]
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize(("lasts", "sizes"), [(100.0, [10, 20, 40]), (20.0, [10, 10, 10])])
+def test_the_pool_says_how_long_a_block_is_to_last(
+    ticket_urls: list[URL],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    lasts: float,
+    sizes: list[int],
+) -> None:
+    monkeypatch.setattr(prefetch, "elapsed", lambda: clock[0])
+    drawn: list[Draw] = []
+    with TicketPool(ticket_urls, block_lasts=lasts) as pool:
+        pool.create_table("photos")
+        event.listen(pool, "drawn", drawn.append)
+        for _ in range(3):
+            pool.next_ids(GROWING, in_hand(pool) + 1)
+            clock[0] += 60
+    assert [sum(map(len, draw.blocks)) for draw in drawn] == sizes
 
 
 def test_draws_at_the_same_moment_count_as_one(clock: list[float]) -> None:
