@@ -33,12 +33,14 @@ STARVED = 0.1
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("kind", "layout"), [("mariadb", "replace"), ("mariadb", "counter"), ("mysql", "replace")]
+    ("kind", "layouts"),
+    [("mariadb", ["replace"]), ("mariadb", ["counter"]), ("mysql", ["replace", "counter"])],
+    ids=["mariadb-replace", "mariadb-counter", "mysql-both"],
 )
 def test_outages(
-    servers: Borrower, kind: str, layout: LayoutName, capsys: pytest.CaptureFixture[str]
+    servers: Borrower, kind: str, layouts: list[LayoutName], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = Site([mysql_like(servers, kind, n) for n in range(2)], [layout])
+    site = Site([mysql_like(servers, kind, n) for n in range(2)], layouts)
     settings = Settings(SECONDS, random.randrange(2**32), pace=0.05, longest=1.0)
     assert_harmless(site, outages, settings, capsys)
 

@@ -140,6 +140,35 @@ def test_raising_a_sequence_gives_an_emptied_table_its_row(
     assert_unique(ids + later)
 
 
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+def test_raising_a_sequence_never_lowers_it(
+    ticket_urls: list[URL], ticket_kind: str, open_pool: OpenPool, layout: LayoutName
+) -> None:
+    """Not even beside draws, by which the number passes the one that it is raised to."""
+    skip_unless_it_has(layout, ticket_kind)
+    pool, other = open_pool(ticket_urls), open_pool(ticket_urls)
+    pool.create_table("photos", layout=layout)
+    pool.raise_above("photos", 5000)
+    ids = [other.next_id("photos") for _ in range(4)]
+    for above in (0, 50, 5000, min(ids)):
+        stood = [server.last_ticket("photos") for server in pool.servers]
+        pool.raise_above("photos", above)
+        stands = [server.last_ticket("photos") for server in pool.servers]
+        assert all(now >= before > 5000 for now, before in zip(stands, stood, strict=True))
+    with ThreadPoolExecutor(2) as threads:
+        drawing = [
+            threads.submit(lambda: [t for _ in range(20) for t in other.next_ids("photos", 3)])
+            for _ in range(2)
+        ]
+        for more in range(0, 60, 6):
+            pool.raise_above("photos", max(ids) + more)
+        ids += [ticket for drawn in drawing for ticket in drawn.result()]
+    ids += pool.next_ids("photos", 4)
+    assert_unique(ids)
+    assert min(ids) > 5000
+    assert "quarantined" not in {record.breaker for record in other.status()}
+
+
 def create_and_draw(urls: list[str], layout: LayoutName | None) -> list[int]:
     with TicketPool(urls) as pool:
         pool.create_table("photos", layout=layout)
