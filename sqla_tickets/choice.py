@@ -53,12 +53,13 @@ def in_turn(
         if server.breaker.slow:
             probe(server, STALE_IN_NEED)
     left_out: list[TicketServer] = []
-    yield from _last_hopes(ring, name, began, failures, left_out)
+    looks = iter(range(LOOKS))
+    yield from _last_hopes(ring, name, failures, left_out, looks)
     for server in ring:
         if _is_to_be_asked_again(server, name, failures[server]):
             yield server
     silent = [server for server in ring if server in left_out or server.breaker.slow]
-    yield from _coming_back(silent, name)
+    yield from _coming_back(silent, name, looks)
     for _ in range(QUEUES):
         now = time.monotonic()
         for server in ring:
@@ -71,35 +72,35 @@ def in_turn(
 def _last_hopes(
     ring: Sequence[TicketServer],
     name: str,
-    began: float,
     failures: dict[TicketServer, TicketError],
     left_out: list[TicketServer],
+    looks: Iterator[int],
 ) -> Iterator[TicketServer]:
     """Those that have failed, and say so quickly; those that keep silent are left out.
 
-    Clients that fail at once come back at once. If each draw of theirs asked a server that is down, they
-    would take it the time to start again: so one asks for all that have begun before.
+    Clients that fail at once come back at once. If each draw of theirs opened a connection to a server that is
+    down, they would take it the time to start again: so one asks for all that have come here before.
     """
+    since = time.monotonic()  # what was found while this draw waited for another server may be over
     rest = [server for server in ring if server not in failures]
-    for look in range(LOOKS):
+    while rest:
+        may_wait = next(looks, None) is not None
         for server in list(rest):
-            reason, found = server.not_to_be_asked(name), server.breaker.found_since(began)
+            reason, found = server.not_to_be_asked(name), server.breaker.found_since(since)
             if reason is not None:
                 left_out.append(server)
                 failures[server] = reason
             elif found is not None:
                 failures[server] = found
-            elif look < LOOKS - 1 and not server.breaker.admits_one():
+            elif may_wait and not server.breaker.admits_one():
                 continue
             else:
                 asked_at = time.monotonic()
                 yield server
-                if failures[server] is server.breaker.reason:  # and not a table's
-                    server.breaker.has_found(asked_at, failures[server])
+                server.breaker.has_found(asked_at, failures[server])
             rest.remove(server)
-        if not rest:
-            return
-        pause(PAUSE)
+        if rest:
+            pause(PAUSE)
 
 
 def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError) -> bool:
@@ -112,19 +113,22 @@ def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError)
     return is_well and isinstance(failure, TicketServerError)
 
 
-def _coming_back(silent: list[TicketServer], name: str) -> Iterator[TicketServer]:
+def _coming_back(
+    silent: list[TicketServer], name: str, looks: Iterator[int]
+) -> Iterator[TicketServer]:
     """Of the servers that kept silent, those whose probes are answered soon, as they are.
 
     What was held against the table is asked of the draw: its breaker may be open for the server's silence.
     """
-    for _ in range(LOOKS):
+    while True:
         for server in list(silent):
             if server.not_to_be_asked(name) is None:
                 silent.remove(server)
                 yield server
             elif server.breaker.slow:
                 probe(server, STALE_IN_NEED)
-        if not any(server.probes.are_under_way for server in silent):
+        are_awaited = any(server.probes.are_under_way for server in silent)
+        if not are_awaited or next(looks, None) is None:
             return
         pause(PAUSE)
 

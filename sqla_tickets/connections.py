@@ -250,19 +250,32 @@ class Connections:
         else:
             self._idle().replace()
 
-    def take_answering(self) -> Connection | None:
-        """An idle connection that has just answered; None where there is none, or it was cut off meanwhile."""
+    def idle_one_answers(self, seconds: float) -> bool:
+        """Ping an idle connection; False where there is none, or it was cut off meanwhile.
+
+        Args:
+            seconds: after which it is given up, as not every driver does by itself.
+        """
+        if self._shared:
+            return False
         try:
-            connection = None if self._shared else self._idle().pop()
+            connection = self._idle().pop()
         except IndexError:
-            return None
-        if connection is not None:
+            return False
+        end = threading.Timer(seconds, connection.cut)
+        end.daemon = True
+        try:
+            end.start()
             try:
                 self.dialect.do_ping(connection.dbapi)
-            except Exception:  # noqa: BLE001  # any of the driver's: another one is opened, which tells more
-                self.discard(connection)
-                return None
-        return connection
+            finally:
+                end.cancel()
+                end.join()  # the number of the socket may be somebody else's soon
+        except Exception:  # noqa: BLE001  # any of the driver's: another one is opened, which tells more
+            self.discard(connection)
+            return False
+        self.keep(connection)
+        return True
 
     def give(self, connection: Connection) -> None:
         """Keep a connection whose last statement ended well."""

@@ -15,7 +15,7 @@ BreakerState = Literal["closed", "open", "quarantined"]
 
 FIRST_WAIT: Final = 0.25
 LONGEST_WAIT: Final = 5.0
-#: Seconds for which only one of the draws without another hope asks a server that says quickly that it is down.
+#: Seconds for which only one of the draws without another hope asks a server that lets nobody in.
 ONE_AT_A_TIME: Final = 0.05
 
 
@@ -28,11 +28,12 @@ class Breaker:
     Attributes:
         reason: the error that opened it last; None while it is closed.
         slow: whether that error was a silence, so that another attempt may cost a time-out.
+        shut: whether nobody was let in, so that the error is everybody's, and no single table's.
     """
 
     def __init__(self) -> None:
         self.reason: TicketError | None = None
-        self.slow = False
+        self.slow = self.shut = False
         self._tripped_at = self._next_attempt = 0.0
         self._failures = 0
         self._quarantine: TicketError | None = None
@@ -61,7 +62,7 @@ class Breaker:
         """Whether it is open and to be tried where nothing else answers: the shortest wait is over."""
         return self.state == "open" and time.monotonic() - self._tripped_at > FIRST_WAIT
 
-    def trip(self, reason: TicketError, *, slow: bool = False) -> None:
+    def trip(self, reason: TicketError, *, slow: bool = False, shut: bool = False) -> None:
         """Open after a failure; the next attempt is twice as far away as the last time."""
         if self.state == "quarantined":
             return
@@ -69,7 +70,7 @@ class Breaker:
         self._failures += 1
         self._tripped_at = now = time.monotonic()
         self._next_attempt = now + wait * _jitter()
-        self.slow, self.reason = slow, reason
+        self.slow, self.shut, self.reason = slow, shut, reason
         self._stay_quarantined()
 
     def postpone(self) -> None:
@@ -80,7 +81,7 @@ class Breaker:
 
     def admits_one(self) -> bool:
         """Whether a draw without another hope is to ask, and not to wait for what the last one finds."""
-        if self.is_closed:
+        if not self.shut:  # then to ask costs no connection
             return True
         now = time.monotonic()
         if now - self._asked_at < ONE_AT_A_TIME:
@@ -90,23 +91,25 @@ class Breaker:
 
     def has_found(self, asked_at: float, failure: TicketError) -> None:
         """Tell the draws that wait what became of the one that asked."""
-        self._found = asked_at, failure
+        if self.shut and failure is self.reason:
+            self._found = asked_at, failure
 
     def found_since(self, began: float) -> TicketError | None:
-        """What somebody who asked after that was told, while it is open."""
-        found = None if self.is_closed else self._found
+        """What somebody who asked after that was told, while nobody is let in."""
+        found = self._found if self.shut else None
         return found[1] if found is not None and found[0] >= began else None
 
     def admit(self) -> None:
         """Close on trial: a server that fails again at once waits for longer than before."""
         if self.state == "open":
-            self.reason, self.slow = None, False
+            self._close()
             self._stay_quarantined()
 
     def reset(self) -> None:
         """Close after a success; a quarantine stays."""
         if self._failures and self.state != "quarantined":
-            self.reason, self.slow, self._failures = None, False, 0
+            self._failures = 0
+            self._close()
             self._stay_quarantined()
 
     def quarantine(self, reason: TicketError) -> None:
@@ -122,7 +125,12 @@ class Breaker:
     def release(self) -> None:
         """Close, whatever it was open for: a person has seen to it."""
         self._quarantine = None
-        self.reason, self.slow, self._failures, self._next_attempt = None, False, 0, 0.0
+        self._failures, self._next_attempt = 0, 0.0
+        self._close()
+
+    def _close(self) -> None:
+        self.slow = self.shut = False
+        self.reason = self._found = None  # an error keeps the variables of all who were under way
 
 
 def _jitter() -> float:

@@ -412,8 +412,9 @@ class TicketServer:
             if self.engine.dialect.is_async:
                 asyncio.run(greenlet_spawn(self._hello_in_a_loop))
             else:
-                idle = None if afresh else self.connections.take_answering()
-                self.connections.keep_spare(idle or self.connections.open())
+                longest = self.timeout + 2 * LOCK_WAIT
+                if afresh or not self.connections.idle_one_answers(longest):
+                    self.connections.keep_spare(self.connections.open())
         except Exception as error:
             if not counts():
                 raise TicketServerError(f"{self} is being asked again") from error
@@ -483,7 +484,7 @@ class TicketServer:
         if fault is Fault.NAME:
             return failure
         if name is None or not concerns_table(fault):
-            self.breaker.trip(failure, slow=fault is Fault.TIMEOUT)
+            self.breaker.trip(failure, slow=fault is Fault.TIMEOUT, shut=name is None)
         elif fault is Fault.CONFLICT:
             self.quarantine(self.table(name), failure)
         else:

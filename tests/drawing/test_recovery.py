@@ -123,6 +123,36 @@ def test_a_probe_opens_no_connection_where_one_is_idle_unless_it_keeps_silent(
         assert pool.next_id("photos")
 
 
+def test_a_probe_keeps_all_connections_that_are_idle(
+    servers: Borrower, open_pool: OpenPool
+) -> None:
+    pool = open_pool([servers.fresh_database(mysql_like(servers, "mariadb"))])
+    server = pool.servers[0]
+    connections = [server.connect(), server.connect()]
+    for connection in connections:
+        server.connections.give(connection)
+    server.breaker.trip(TicketServerError("slow"), slow=True)
+    probe(server)
+    until(lambda: server.breaker.is_closed and not server.probes.are_under_way)
+    assert {server.connect(), server.connect()} == {*connections}
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_probe_ends_although_its_driver_waits_for_ever(servers: Borrower, driver: str) -> None:
+    url = servers.fresh_database(servers.postgresql()).set(drivername=f"postgresql+{driver}")
+    with (
+        relay_to(url.port) as relay,
+        TicketPool([url.set(port=relay.port)], timeout=0.1) as pool,
+    ):
+        pool.create_table("photos")
+        server = pool.servers[0]
+        relay.forget()
+        server.breaker.trip(TicketServerError("silent"), slow=True)
+        probe(server)
+        until(lambda: not server.probes.are_under_way)
+        assert server.breaker.is_closed
+
+
 @pytest.mark.parametrize("hedge", [False, True])
 def test_a_server_that_refused_is_asked_again_when_it_is_back_while_the_other_keeps_silent(
     servers: Borrower, hedge: bool
