@@ -15,6 +15,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sqla_tickets import hand, health, keeper, marks, prefetch, probes
+from sqla_tickets import hand, health, keeper, marks, prefetch, probes, ticket_table
 from sqla_tickets.sequence import Bounds
 from tests.drawing.actors import Clock, Flight, Fork, Order, Process, View, WatchedPool
 from tests.drawing.scripted import Health, Moment, Server
@@ -39,6 +40,8 @@ HELD = "photos"
 PLAIN = "albums"
 SEQUENCES = (HELD, PLAIN)
 BLOCKS = st.sampled_from([5, 20, 100, (2, 50)])
+#: How many blocks a process compares new ones with; most repeats of theirs, either of two checks would find.
+REMEMBERED = st.sampled_from([1, ticket_table.REMEMBERED])
 
 
 class Story(RuleBasedStateMachine):
@@ -46,10 +49,14 @@ class Story(RuleBasedStateMachine):
 
     clock: Clock
     files: Iterator[Path]
+    remember: Callable[[int], None]
     pool: WatchedPool | None = None
 
-    @initialize(count=st.integers(1, 3), spare=st.integers(0, 2), block=BLOCKS)
-    def begin(self, count: int, spare: int, block: int | Bounds) -> None:
+    @initialize(
+        count=st.integers(1, 3), spare=st.integers(0, 2), block=BLOCKS, remembered=REMEMBERED
+    )
+    def begin(self, count: int, spare: int, block: int | Bounds, remembered: int) -> None:
+        type(self).remember(remembered)
         self.block, self.stride = block, count + spare
         self.servers = [Server(next(self.files)) for _ in range(count)]
         pool = type(self).pool = WatchedPool(self.servers, self.stride, self.clock)
@@ -254,6 +261,7 @@ def when_told(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_stories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Story.clock, Story.files = Clock(), (tmp_path / f"{n}.db" for n in itertools.count())
+    Story.remember = partial(monkeypatch.setattr, ticket_table, "REMEMBERED")
     monkeypatch.setattr(health, "time", Story.clock)
     for module in (marks, keeper):
         monkeypatch.setattr(module, "time", Story.clock)
