@@ -46,6 +46,7 @@ class Refusing:
             signal = f"IF NOT EXISTS (SELECT * FROM met) THEN INSERT INTO met VALUES (1); {signal}; END IF"
         with self._server.administrator() as cursor:
             cursor.execute(f"USE `{self._database}`")
+            cursor.execute("SET SESSION lock_wait_timeout = 10")
             cursor.execute("CREATE TABLE met (n INTEGER) ENGINE=MyISAM")
             cursor.execute(
                 f"CREATE TRIGGER refuse BEFORE {self._event} ON photos FOR EACH ROW BEGIN {signal}; END"
@@ -158,3 +159,15 @@ def test_the_end_of_the_numbers_is_the_table_s_until_it_has_more(
         assert pool.servers[0].breaker.is_closed
         assert refusing.others_are_drawn()
     assert_unique(refusing.ids + ids + draw_from(pool, 1))
+
+
+@pytest.mark.parametrize("layout", ["replace"])
+@pytest.mark.parametrize("code", [1205, 1290, 1467])
+def test_an_error_in_the_middle_of_a_block_leaves_no_lock(refusing: Refusing, code: int) -> None:
+    """Of its four statements, the last one, which unlocks the table, is not reached."""
+    pool = refusing.pool
+    with refusing.with_error(code):
+        ids = pool.next_ids("photos", 5) + pool.next_ids("photos", 5)
+        assert residues(ids) == {0}
+    # who drops the trigger has waited for the lock
+    assert_unique(refusing.ids + ids)
