@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
 
 from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError, health
 from sqla_tickets.note import LayoutName
@@ -245,6 +245,22 @@ def test_a_table_that_somebody_locked_is_left_alone(servers: Borrower, open_pool
         ids = [pool.next_id("photos"), pool.next_id("photos")]
     assert residues(ids) == {0}
     assert_unique(ids + draw_from(pool, 1))
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_a_row_that_an_open_transaction_holds_is_no_fault_of_its_server(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    ids = draw_from(pool, 1) + draw_from(pool, 2)
+    engine = create_engine(ticket_urls[0])
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT id FROM photos FOR UPDATE")
+        drawn = [pool.next_id("photos"), pool.next_id("photos")]
+    engine.dispose()
+    assert residues(drawn) == {0}
+    assert "holds the ticket table" in str(pool.servers[0].table("photos").breaker.reason)
+    assert pool.servers[0].breaker._failures == 0
+    assert_unique(ids + drawn + draw_from(pool, 1))
 
 
 @MYSQL_LIKE

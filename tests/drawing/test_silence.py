@@ -12,10 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import NoTicketServer, TicketError, TicketPool
 from sqla_tickets.engines import LOCK_WAIT
+from sqla_tickets.place import Place
+from tests.drawing.conftest import OpenPool
+from tests.drawing.tools import draw_from
 from tests.drivers import Route, routes
 from tests.servers import Borrower, Fleet
 
@@ -154,3 +158,44 @@ def test_a_refused_connection_is_told_at_once(
             return Draws().time(pool)
 
     assert route.run(work) < SLACK
+
+
+#: What a ticket connection has otherwise than those of the application.
+SETTINGS = {
+    "mysql": (
+        "SELECT @@SESSION.lock_wait_timeout, @@SESSION.innodb_lock_wait_timeout,"
+        " @@SESSION.autocommit, @@SESSION.sql_mode"
+    ),
+    "postgresql": (
+        "SELECT current_setting('lock_timeout'), current_setting('synchronous_commit'),"
+        " current_setting('transaction_isolation')"
+    ),
+}
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_time_outs_are_those_of_ticket_connections_alone(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Also where the pool is given the very Engine that the application uses."""
+    engines = [create_engine(url) for url in ticket_urls]
+    ask = SETTINGS[ticket_urls[0].get_backend_name()]
+
+    def settings_of_the_application() -> object:
+        engines[0].dispose()  # for a new connection
+        with engines[0].connect() as connection:
+            return connection.exec_driver_sql(ask).one()
+
+    before = settings_of_the_application()
+    pool = open_pool(engines)
+    pool.create_table("photos")
+    draw_from(pool, 1)
+    assert settings_of_the_application() == before
+
+    def see(cursor: DBAPICursor, _: Place) -> object:
+        cursor.execute(ask, ())
+        return tuple(cursor.fetchall()[0])
+
+    assert pool.servers[0].do("photos", see) != tuple(before)  # type: ignore[arg-type]  # a row
+    for engine in engines:
+        engine.dispose()
