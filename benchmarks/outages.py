@@ -40,7 +40,9 @@ from tests.servers import Fleet
 from tests.servers.base import Server, ServerMissing
 
 THREADS, TASKS = 16, 200
-WARM_UP, OUTAGE, AFTER = 3.0, 4.0, 2.0
+#: What is kept in hand, where something is.
+BLOCK = 50
+WARM_UP, AFTER = 3.0, 2.0
 #: Seconds between two inserts of a thread or a task, so that not the processor is what is measured.
 THREADS_REST, TASKS_REST = 0.02, 2.0
 
@@ -67,18 +69,18 @@ class Times:
         return [1000 * took for at, took in self.inserts if at + took > begin and at < end]
 
 
-def new_table() -> Table:
+def new_table(block: int = 1) -> Table:
     columns = (
-        Column("id", BigInteger, TicketSequence("photos"), primary_key=True),
+        Column("id", BigInteger, TicketSequence("photos", block=block), primary_key=True),
         Column("title", String(50)),
     )
     return Table("photos", MetaData(), *columns)
 
 
-def insert_by_threads(pool: TicketPool, nemesis: Callable[[], None]) -> Times:
+def insert_by_threads(pool: TicketPool, nemesis: Callable[[], None], block: int = 1) -> Times:
     """Insert row by row with many threads, each into an in-memory shard of its own."""
     times, over = Times(), threading.Event()
-    table = new_table()
+    table = new_table(block)
     pool.attach(table.metadata)
 
     def work() -> None:
@@ -158,7 +160,7 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
 
 
 def outage(
-    begin: Callable[[], None], end: Callable[[], None]
+    begin: Callable[[], None], end: Callable[[], None], seconds: float
 ) -> tuple[Callable[[], None], list[float]]:
     """What a nemesis does, and when it began and ended."""
     marks: list[float] = []
@@ -167,7 +169,7 @@ def outage(
         time.sleep(WARM_UP)
         marks.append(time.monotonic())
         begin()
-        time.sleep(OUTAGE)
+        time.sleep(seconds)
         marks.append(time.monotonic())
         end()
         time.sleep(AFTER)
@@ -186,7 +188,7 @@ def report(title: str, times: Times, begin: float, end: float, usual: float) -> 
     )
 
 
-def run(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> None:
+def run(kind: str, servers: Sequence[Server], layouts: Sequence[str], seconds: float) -> None:
     print(
         f"\n## {kind}, {THREADS} threads\n\n| what | failed | median before | p99.9 before |"
         " slowest before | slowest in the outage | slow ones |\n|---|---:|---:|---:|---:|---:|---|"
@@ -200,13 +202,13 @@ def run(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> None:
         ):
             with TicketPool(fresh(servers), hedge=hedge) as pool:
                 pool.create_table("photos", layout=layout)  # type: ignore[arg-type]  # from the command line
-                nemesis, marks = outage(begin, finish)
+                nemesis, marks = outage(begin, finish, seconds)
                 times = insert_by_threads(pool, nemesis)
                 report(f"{name}, {layout}", times, marks[0], marks[1], usual)
                 pool.drop_table("photos")
 
 
-def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> None:
+def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str], seconds: float) -> None:
     print(
         f"\n## {kind}, AsyncSession, {TASKS} tasks, a frozen server\n\n| tickets by | failed | median | slowest"
         " in the outage | longest gap before | longest gap in the outage |\n|---|---:|---:|---:|---:|---:|"
@@ -218,11 +220,11 @@ def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> N
             with TicketPool(fresh(servers)) as pool:
                 pool.create_table("photos", layout=layout)  # type: ignore[arg-type]  # from the command line
             pool = TicketPool(urls)
-            nemesis, marks = outage(first.freeze, first.thaw)
+            nemesis, marks = outage(first.freeze, first.thaw, seconds)
             times, gaps = insert_by_tasks(pool, nemesis)
             during = times.between(marks[0], marks[1])
             before = times.between(marks[0] - 1.5, marks[0])
-            share = int(len(gaps) * WARM_UP / (WARM_UP + OUTAGE + AFTER))
+            share = int(len(gaps) * WARM_UP / (WARM_UP + seconds + AFTER))
             print(
                 f"| {driver}, {layout} | {len(times.errors)} | {statistics.median(before):.1f} |"
                 f" {max(during):.1f} | {max(gaps[share // 2 : share]):.1f} | {max(gaps[share:]):.1f} |"
@@ -231,7 +233,7 @@ def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str]) -> N
                 sync.drop_table("photos")
 
 
-def run_all_down(kind: str, servers: Sequence[Server]) -> None:
+def run_all_down(kind: str, servers: Sequence[Server], block: int, seconds: float) -> None:
     """Both servers are killed for a while: how soon that is said, and how soon it is over."""
     counted = counts()
     with TicketPool(fresh(servers)) as pool:
@@ -243,12 +245,14 @@ def run_all_down(kind: str, servers: Sequence[Server]) -> None:
                 server.start()
                 returned.append(time.monotonic())
 
-        nemesis, marks = outage(lambda: each(servers, "kill"), start)
-        times = insert_by_threads(pool, nemesis)
+        nemesis, marks = outage(lambda: each(servers, "kill"), start, seconds)
+        times = insert_by_threads(pool, nemesis, block)
         after = [at + took for at, took in times.inserts if at + took > marks[1]]
         slowest = max(took for _, took, _ in times.errors)
+        first_error = min(at for at, _, _ in times.errors)
         print(
-            f"\n## {kind}, both servers killed for {OUTAGE:.0f} s\n\n{len(times.errors):,} times"
+            f"\n## {kind}, both servers killed for {seconds:.0f} s, block={block}\n\n{len(times.between(marks[0], first_error)):,}"
+            f" inserts before the first error; {len(times.errors):,} times"
             f" {', '.join({name for *_, name in times.errors})}, the slowest after {1000 * slowest:.1f} ms; the first insert"
             f" {1000 * (min(after) - marks[1]):.0f} ms after the order to start them, and"
             f" {1000 * (min(after) - returned[0]):.0f} ms after one was seen to answer"
@@ -276,6 +280,9 @@ def main() -> None:
     parser.add_argument("--servers", default="mariadb,mysql", help="kinds (default: %(default)s)")
     parser.add_argument("--layouts", default="replace,counter", help="(default: %(default)s)")
     parser.add_argument("--parts", default="threads,tasks,all-down", help="(default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="of an outage (default: %(default)s)"
+    )
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # thousands of them
     kinds, layouts = options.servers.split(","), options.layouts.split(",")
@@ -290,11 +297,12 @@ def main() -> None:
             for server in servers:
                 server.create_database("bench_outages")
             if "threads" in options.parts:
-                run(kind, servers, layouts)
+                run(kind, servers, layouts, options.seconds)
             if "tasks" in options.parts:
-                run_async(kind, servers, layouts)
+                run_async(kind, servers, layouts, options.seconds)
             if "all-down" in options.parts:
-                run_all_down(kind, servers)
+                for block in (1, BLOCK):
+                    run_all_down(kind, servers, block, options.seconds)
 
 
 if __name__ == "__main__":
