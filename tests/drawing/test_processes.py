@@ -277,6 +277,22 @@ def test_a_child_that_ends_says_no_good_bye_on_its_parents_connections(
     assert (done.stdout, done.stderr) == ("well\n", "")
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_draw_leaves_its_connection_alone(pool: TicketPool) -> None:
+    connections = pool.servers[0].connections
+    connection = connections.take()
+
+    def fail() -> str:
+        connections.discard(connection)
+        return "discarded"
+
+    assert in_fork(fail) == "discarded"
+    connection.cursor.execute("SELECT 1", ())
+    assert connection.cursor.fetchall()[0][0] == 1
+    connections.give(connection)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_an_in_memory_server_does_not_cross_a_fork(open_pool: OpenPool) -> None:
     pool = open_pool(["sqlite://", "sqlite://"])

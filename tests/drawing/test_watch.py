@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, event
 from sqlalchemy.util import greenlet_spawn
 from typing_extensions import Self
 
@@ -376,13 +376,16 @@ def test_tasks_go_on_while_a_server_is_silent(
         await greenlet_spawn(pool.dispose)
         return ids
 
+    outcomes: list[str] = []
     with relay_to(urls[0].port) as relay:
         pool = TicketPool([urls[0].set(port=relay.port), urls[1]], hedge=hedge)
+        event.listen(pool, "hedged", lambda *told: outcomes.append(told[-1]))
 
         def silence() -> None:
             relay.deaf = True
 
         assert_unique(asyncio.run(work(pool, silence)))
+    assert ("won" in outcomes) == hedge
     timed_out, failed = (server.table("photos").errors for server in pool.servers)
     assert timed_out <= 2
     assert failed == 0
