@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -29,6 +30,7 @@ from tests.drawing.tools import (
     residues,
     skip_unless_it_has,
 )
+from tests.drivers import Route, routes
 from tests.servers import Borrower, PostgreSQL
 
 THREADS = 16
@@ -275,6 +277,30 @@ def test_a_child_that_ends_says_no_good_bye_on_its_parents_connections(
         text=True,
     )
     assert (done.stdout, done.stderr) == ("well\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("route", routes("mariadb", "postgresql", is_async=True), ids=str)
+def test_a_fork_in_an_event_loop(servers: Borrower, route: Route, tmp_path: Path) -> None:
+    """The child draws in a loop of its own, the parent goes on in the one that it had."""
+    urls = [route.fresh_database(servers, tmp_path, number) for number in range(2)]
+    pool = TicketPool(urls)
+
+    def draw() -> list[int]:
+        ids = [ticket for _ in range(4) for ticket in pool.next_ids(PHOTOS, 3)]
+        ids += [pool.next_id("photos"), pool.next_id("photos")]
+        pool.dispose()
+        return ids
+
+    def work() -> list[int]:
+        pool.create_table("photos")
+        ids = [*pool.next_ids(PHOTOS, 3), pool.next_id("photos"), pool.next_id("photos")]
+        answer = in_fork(lambda: json.dumps(route.run(draw)))
+        assert answer.startswith("["), answer
+        return [*ids, *json.loads(answer), *draw()]
+
+    assert_unique(route.run(work))
+    assert {server.table("photos").errors for server in pool.servers} == {0}
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
