@@ -254,7 +254,7 @@ class Connections:
         """Ping an idle connection; False where there is none, or it was cut off meanwhile.
 
         Args:
-            seconds: after which it is given up, as not every driver does by itself.
+            seconds: after which it is given up: the driver waits for longer, or for ever.
         """
         if self._shared:
             return False

@@ -2,8 +2,8 @@
 
 A probe is the only one that waits for a server which keeps silent; it ends by itself after the
 server's time-outs. It is sent over a connection that is idle, where there is one, as to open one costs both
-sides as much as dozens of draws. What it was sent over may stay silent although the server is back by then: so
-one that has waited for a while does not stand in the way of the next, which opens a connection of its own.
+sides as much as dozens of draws; when that keeps silent, one is opened. What it was sent over may stay silent although
+the server is back by then: so one that has waited for a while does not stand in the way of the next.
 """
 
 from __future__ import annotations

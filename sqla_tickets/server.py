@@ -50,6 +50,9 @@ T = TypeVar("T")
 #: How many tickets of one server its peers may not know of yet, in all processes together.
 UNTOLD: Final = 100_000
 
+#: Seconds for a probe's ping, before it opens a connection: a firewall cuts off all that is idle.
+PING: Final = 0.1
+
 #: Async drivers without a read time-out.
 NEVER_TIMES_OUT: Final = ("aiomysql",)
 
@@ -412,8 +415,7 @@ class TicketServer:
             if self.engine.dialect.is_async:
                 asyncio.run(greenlet_spawn(self._hello_in_a_loop))
             else:
-                longest = self.timeout + 2 * LOCK_WAIT
-                if afresh or not self.connections.idle_one_answers(longest):
+                if afresh or not self.connections.idle_one_answers(PING):
                     self.connections.keep_spare(self.connections.open())
         except Exception as error:
             if not counts():
