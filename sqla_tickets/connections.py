@@ -256,7 +256,7 @@ class Connections:
         Args:
             seconds: after which it is given up: the driver waits for longer, or for ever.
         """
-        if self._shared:
+        if self._shared or not self._here[0]:  # or, in a fork, they are the parent's
             return False
         try:
             connection = self._idle().pop()

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 
@@ -38,9 +39,7 @@ class Workers:
         """SIGKILL, in the middle of whatever it does, and another one in its place."""
         with self._lock:
             process = self._processes[place]
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
-            process.join()
+            _end(process)
             self._start(place)
 
     def storm(self) -> None:
@@ -52,9 +51,7 @@ class Workers:
         for place, process in self._processes.items():
             plan = self._plans[place]
             process.join(max(0.0, plan.until - time.monotonic()) + PATIENCE + 10)
-            if process.is_alive() and process.pid is not None:
-                os.kill(process.pid, signal.SIGKILL)
-                process.join()
+            _end(process)
             if process.exitcode:
                 self.complaints.append(
                     f"{plan.name} hung or died, exit code {process.exitcode}: see {plan.name}.trace"
@@ -67,3 +64,10 @@ class Workers:
         process = self._context.Process(target=work, args=(plan,), daemon=True)
         process.start()
         self._processes[place] = process
+
+
+def _end(process: BaseProcess) -> None:
+    if process.pid is not None and process.is_alive():
+        with suppress(ProcessLookupError):  # it has just ended by itself, as its time was over
+            os.kill(process.pid, signal.SIGKILL)
+    process.join()
