@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import random
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 from sqla_tickets.note import LayoutName
 from tests.chaos.run import Settings, mistakes, outages
@@ -17,10 +21,13 @@ from tests.servers import Fleet, MySQLLike
 ACTS = {"outages": outages, "mistakes": mistakes}
 #: Of the seconds given, how many the mistakes take.
 SHARE_OF_MISTAKES = 0.25
+#: Where the servers' data are, unless TMPDIR says otherwise, and how many bytes have to be free there.
+MEMORY, ROOM = Path("/dev/shm"), 4 * 2**30
 
 
 def main() -> int:
     given = _arguments()
+    _share_no_disk()
     seed = random.randrange(2**32) if given.seed is None else given.seed
     settings = Settings(
         given.seconds, seed, pace=given.pace, only=frozenset(given.only), keep=given.keep
@@ -55,6 +62,12 @@ def run(
     for server in servers:
         fleet.end(server)
     return broken
+
+
+def _share_no_disk() -> None:
+    """No two ticket servers share a disk: to copy the data of one would keep the other's flushes waiting for seconds."""
+    if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)
 
 
 def _layouts(names: str) -> list[LayoutName]:
