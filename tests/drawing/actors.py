@@ -34,6 +34,10 @@ class Clock:
         """What stands in for ``time.monotonic()``."""
         return self.now
 
+    def pause(self, seconds: float) -> None:
+        """What stands in for waiting."""
+        self.now += seconds
+
 
 class WatchedPool(TicketPool):
     """A pool that fetches blocks ahead when it is told to, and checks what each draw is given.

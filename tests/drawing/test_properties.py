@@ -29,7 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sqla_tickets import hand, health, keeper, marks, prefetch, probes, ticket_table
+from sqla_tickets import choice, hand, health, keeper, marks, prefetch, probes, ticket_table
 from sqla_tickets.sequence import Bounds
 from tests.drawing.actors import Clock, Flight, Fork, Order, Process, View, WatchedPool
 from tests.drawing.scripted import Health, Moment, Server
@@ -263,6 +263,7 @@ def test_stories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Story.clock, Story.files = Clock(), (tmp_path / f"{n}.db" for n in itertools.count())
     Story.remember = partial(monkeypatch.setattr, ticket_table, "REMEMBERED")
     monkeypatch.setattr(health, "time", Story.clock)
+    monkeypatch.setattr(choice, "pause", Story.clock.pause)
     for module in (marks, keeper):
         monkeypatch.setattr(module, "time", Story.clock)
     monkeypatch.setattr(hand, "monotonic", Story.clock.monotonic)
