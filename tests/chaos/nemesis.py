@@ -253,7 +253,10 @@ def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterato
     back = 2 * chooser.choice((50_000, 500_000))
     for sequence in target.sequences:
         if _is_counter(sequence):
-            target.execute(f"UPDATE {sequence} SET id = GREATEST({target.number}, id - {back})")
+            first = target.number  # and not GREATEST: unsigned numbers have none below 0
+            target.execute(
+                f"UPDATE {sequence} SET id = IF(id > {back + first}, id - {back}, {first})"
+            )
         else:
             target.execute(f"ALTER TABLE {sequence} AUTO_INCREMENT = 1")
     yield
