@@ -33,7 +33,8 @@ def in_turn(
 
     First those that are well, then those that have failed before and say so quickly, then those
     that were not waited for, or of which only a connection was found dead, as a firewall may have cut
-    what was idle on all, and those that have answered others since. At last those that kept silent, when the probe that asks them is answered.
+    what was idle on all, and those that have answered others since. At last those that kept silent, when
+    the probe that asks them is answered.
 
     Args:
         servers: of the pool.

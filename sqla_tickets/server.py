@@ -414,9 +414,8 @@ class TicketServer:
         try:
             if self.engine.dialect.is_async:
                 asyncio.run(greenlet_spawn(self._hello_in_a_loop))
-            else:
-                if afresh or not self.connections.idle_one_answers(PING):
-                    self.connections.keep_spare(self.connections.open())
+            elif afresh or not self.connections.idle_one_answers(PING):
+                self.connections.keep_spare(self.connections.open())
         except Exception as error:
             if not counts():
                 raise TicketServerError(f"{self} is being asked again") from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
 from sqla_tickets import TicketError, TicketViolation, health
 from sqla_tickets.health import FIRST_WAIT, LONGEST_WAIT, Breaker
+from tests.drawing.actors import Clock
 
 VIOLATION = TicketViolation("it was set back")
 
@@ -34,16 +34,6 @@ def test_a_quarantine_outlives_a_failure_at_the_same_moment(
     assert (breaker.state, breaker.reason) == ("quarantined", VIOLATION)
     breaker.release()
     assert (breaker.state, breaker.reason) == ("closed", None)
-
-
-@dataclass
-class Clock:
-    """The time that a breaker goes by."""
-
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture
