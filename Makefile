@@ -1,74 +1,94 @@
-# `make demo` and `make test` need nothing but Python and make: they do their own set-up.
+# Each target does its own set-up in .venv, and needs nothing but Python 3.10 or newer.
 #   PYTHON=python3.13   the Python of the virtual environment
-#   ARGS="..."          more arguments for the demo, the tests or the benchmark
-#   SECONDS=600         how long `make chaos` draws from each kind of server
-#   QUICK=1             a short `make bench`
+#   ARGS="..."          more arguments for the demo, the tests, the matrix, the benchmark or chaos
 
 PYTHON ?= python3
 ARGS ?=
 SECONDS ?= 60
 QUICK ?=
+SEED ?=
+SEEDS ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once.
-SECOND_TRY := --reruns 2 --rerun-except 'repeat|duplicate|twice'
-CODE := $(wildcard sqla_tickets alembic_ext sqla_tickets_cli tests examples benchmarks tools/*.py tools/release/*.py noxfile.py)
+# Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once,
+# and a hang, as no time-out ends a test that is run again.
+PYTEST := tools/in-memory $(BIN)/python -m pytest -n 4 --dist worksteal --reruns 2 --rerun-except 'repeat|duplicate|twice|pytest-timeout'
+BUILD = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks tools/*.py noxfile.py)
 
-.PHONY: demo test lint types docs screenshots matrix bench chaos dist release-check clean
+.PHONY: help demo check lint types unit test test-all matrix chaos simulate bench docs screenshots dist clean
+# What is compiled once is not compiled by each program that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/demo.stamp
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/demo.stamp ## a sharded photo site that loses a ticket server, in 15 seconds
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/tests.stamp
-	@tools/install-servers haproxy faketime
-	$(BIN)/python -m pytest -n 2 $(SECOND_TRY) $(ARGS)
+check: lint types unit ## lint, types and the tests that need no server
 
-lint: $(VENV)/lint.stamp
+lint: $(VENV)/lint.stamp ## style, format and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
-types: $(VENV)/types.stamp
+types: $(VENV)/types.stamp ## mypy and pyright
 	$(BIN)/python -m mypy $(CODE)
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright $(CODE)
 
-docs: $(VENV)/docs.stamp
-	$(BIN)/towncrier build --draft --version next >/dev/null
-	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
-	@echo "docs/_build/html/index.html"
+unit: $(VENV)/tests.stamp ## the tests that need no server, in seconds
+	$(BIN)/python -m pytest -q tests/unit
 
-# The pictures of the handbook, from real runs.
-screenshots: $(VENV)/tests.stamp
-	@tools/install-servers
-	PYTHONPATH=. $(BIN)/python tools/screenshots.py
+test: $(VENV)/tests.stamp ## each promise once; the kinds of servers share the tests
+	@tools/install-servers haproxy faketime
+	$(PYTEST) --one-kind -m "not slow and not soak and not network" $(ARGS)
 
-# Every supported Python, SQLAlchemy and Alembic; ARGS="-s corners" takes the ends of each range.
-matrix: $(VENV)/matrix.stamp
+test-all: $(VENV)/tests.stamp ## each test on every kind of server and with every driver, and long procedures
+	@tools/install-servers haproxy faketime
+	$(PYTEST) $(ARGS)
+
+matrix: $(VENV)/matrix.stamp ## every Python, SQLAlchemy and Alembic; ARGS="-t corners" takes the ends of each range
 	@tools/install-servers
 	$(BIN)/python -m nox $(ARGS)
 
-# QUICK=1 ends within five minutes, and says little about times; the whole takes more than an hour.
-bench: $(VENV)/bench.stamp
-	@tools/install-servers redis-server
-	$(BIN)/python -m benchmarks $(if $(QUICK),--scale quick --fresh) $(ARGS)
-
-# Servers are killed, frozen and restored while processes draw; SECONDS for each kind of server.
-chaos: $(VENV)/tests.stamp
+chaos: $(VENV)/tests.stamp ## kills, freezes and restores servers under load; SECONDS=600 for each kind of server
 	@tools/install-servers
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --servers mariadb,mysql $(ARGS)
 
-# Into dist/, with the same bytes from every folder and machine.
-dist: $(VENV)/dist.stamp
-	$(BIN)/python tools/release/check.py
+simulate: $(VENV)/tests.stamp ## the package in simulated worlds; SEEDS=1000 of them, or the schedule of one: SEED=4711
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-# And tried as users get it: in an empty environment with the lowest versions, and by type checkers.
-release-check: $(VENV)/release.stamp
-	$(BIN)/python tools/release/check.py --try
+bench: $(VENV)/bench.stamp ## figures, in more than an hour; QUICK=1 ends within five minutes
+	@tools/install-servers redis-server
+	$(BIN)/python -m benchmarks $(if $(QUICK),--scale quick --fresh) $(ARGS)
 
-clean:
-	rm -rf $(VENV) .nox .mypy_cache .pytest_cache .ruff_cache docs/_build dist
+docs: $(VENV)/docs.stamp ## the documentation, in docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+screenshots: $(VENV)/tests.stamp ## the handbook's pictures, from real runs
+	@tools/install-servers
+	PYTHONPATH=. $(BIN)/python tools/screenshots.py
+
+dist: $(VENV)/dist.stamp ## sdist and wheel in dist/, the wheel tried with the lowest versions
+	rm -rf dist
+	$(BUILD) -o dist . >/dev/null
+	$(BIN)/python -m twine check --strict dist/*
+	rm -rf $(VENV)/again && mkdir $(VENV)/again && git ls-files -z | tar -c --null -T - | tar -x -C $(VENV)/again
+	$(BUILD) --sdist -o $(VENV)/again/dist $(VENV)/again >/dev/null
+	cmp dist/*.tar.gz $(VENV)/again/dist/*.tar.gz  # the same bytes from any folder
+	tar -tzf dist/*.tar.gz | cut -d/ -f2- | grep -v '^PKG-INFO$$' | sort >$(VENV)/sdist.txt
+	git ls-files ':!.ci' | sort | diff - $(VENV)/sdist.txt  # what git has, and no more
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/smoke
+	$(BIN)/uv pip install --quiet --python $(VENV)/smoke --resolution lowest-direct -r pyproject.toml dist/*.whl
+	$(VENV)/smoke/bin/python -I tools/smoke.py
+
+clean: ## removes .venv and all that was made
+	rm -rf $(VENV) .hypothesis .nox .mypy_cache .pytest_cache .ruff_cache docs/_build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The package is used from the work tree, with the dependency group that the stamp is named after.

@@ -1,16 +1,15 @@
-"""The tests on every supported Python, SQLAlchemy and Alembic: `nox`, or `nox -s corners`.
+"""The tests on every supported Python, SQLAlchemy and Alembic: `nox`, or `nox -t corners`.
 
-Arguments after `--` go to pytest: `nox -s corners -- --servers=sqlite,mariadb`.
+Arguments after `--` go to pytest: `nox -t corners -- --servers=sqlite,mariadb`.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 
 import nox
 
@@ -27,22 +26,13 @@ SQLALCHEMY = {
 LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
 CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
 ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
-#: What the corners leave to a run with one combination: to draw for long, which tries servers; Alembics that
-#: a test installs by itself; and what asks nothing of a version that no other test asks: the tools of the
-#: tests, the demo and the benchmarks, stories, of which the same are told each time, and what comes between
-#: any two statements of a migration.
-ONCE = [
-    *("-m", "not soak and not network"),
+#: What asks nothing of a version that no other test asks: long draws, which try servers; each test with every
+#: driver; tests that install Alembics by themselves; the tests' own tools, the simulation and the demo.
+TESTS = [
+    *("--one-kind", "-m", "not slow and not soak and not network"),
     *(
         f"--ignore=tests/{part}"
-        for part in (
-            "chaos",
-            "drawing/test_properties.py",
-            "migrations/test_meanwhile.py",
-            "test_benchmarks.py",
-            "test_demo.py",
-            "test_servers.py",
-        )
+        for part in ("chaos", "simulation", "integration/support", "docs/test_demo.py")
     ),
 ]
 
@@ -59,21 +49,31 @@ def is_here(version: str) -> bool:
 PYTHONS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if is_here(version)]
 
 
+def is_ours(sqlalchemy: str, python: str) -> bool:
+    """Return whether the environment that runs nox has these: there `make test` runs the tests."""
+    try:
+        ours = metadata.version("SQLAlchemy")
+    except metadata.PackageNotFoundError:
+        return False
+    return python == "{}.{}".format(*sys.version_info) and ours.startswith(f"{sqlalchemy}.")
+
+
 def matrix() -> Sequence[object]:
-    """Return every combination; the corners are those with the ends of each range."""
+    """Return every combination; the corners are those with the ends of each range that are not ours."""
     combinations = []
     for sqlalchemy, python, alembic in itertools.product(SQLALCHEMY, PYTHONS, ALEMBIC):
         if python in LEFT_OUT[sqlalchemy]:
             continue
         # The oldest Alembic goes with the oldest SQLAlchemy, and so for the newest.
         matching = (sqlalchemy != "2.1") == (alembic == "1.18")
+        corner = (sqlalchemy, python) in CORNERS and not is_ours(sqlalchemy, python)
         combinations.append(
             nox.param(
                 python,
                 sqlalchemy,
                 alembic,
                 id=f"py{python}-sa{sqlalchemy}-alembic{alembic}",
-                tags=["corners"] if matching and (sqlalchemy, python) in CORNERS else [],
+                tags=["corners"] if matching and corner else [],
             )
         )
     return combinations
@@ -86,32 +86,4 @@ def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     # pip: with which a test installs Alembics
     wanted = ["pip", "-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]]
     session.install("--quiet", *wanted)
-    session.run("python", "-m", "pytest", *session.posargs)
-
-
-@nox.session(python=False, default=False)
-def corners(session: nox.Session) -> None:
-    """Run the tests at the corners, two at a time: to install and to collect takes one processor each."""
-    nox_itself = [sys.executable, "-m", "nox"]
-    found = subprocess.run(
-        [*nox_itself, "-t", "corners", "--list", "--json"], capture_output=True, check=True
-    )
-    names = [each["session"] for each in json.loads(found.stdout)]
-
-    def run(name: str) -> tuple[str, bool]:
-        done = subprocess.run(
-            [*nox_itself, "-s", name, "--", *ONCE, *session.posargs],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.stdout, done.returncode == 0
-
-    with ThreadPoolExecutor(2) as pairs:
-        failed = []
-        for name, (said, is_well) in zip(names, pairs.map(run, names), strict=True):
-            sys.stdout.write(said)
-            failed += [] if is_well else [name]
-    if failed:
-        session.error(f"failed: {', '.join(failed)}")
+    session.run("python", "-m", "pytest", *TESTS, *session.posargs)

@@ -1,39 +1,19 @@
 """Ticket tables in Alembic's migrations: created, moved and checked on every ticket server.
 
 Every operation is there twice: as ``op.create_ticket_table(...)``, which Alembic makes and no type
-checker knows, and as a typed function of this package.
+checker knows, and as a typed function of this package. `operations` and `snowflake` have them, `compare` is
+autogenerate, `configuration` finds the ticket servers, `offline` writes SQL.
 """
 
 from __future__ import annotations
 
-# First: it imports this package, when it looks for its plugins.
+# First: it imports this package, when it searches for its plugins.
 import alembic  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-from . import plugin
-from .facade import (
-    convert_ticket_table,
-    create_node_table,
-    create_shard_id_function,
-    create_ticket_table,
-    drop_shard_id_function,
-    drop_ticket_table,
-    move_ticket_table,
-    next_tickets,
-    raise_ticket_table,
-    rename_ticket_table,
-)
+from . import operations, snowflake
+from .operations import *  # noqa: F403  # each names its own in `__all__`
+from .snowflake import *  # noqa: F403
 
-__all__ = [
-    "convert_ticket_table",
-    "create_node_table",
-    "create_shard_id_function",
-    "create_ticket_table",
-    "drop_shard_id_function",
-    "drop_ticket_table",
-    "move_ticket_table",
-    "next_tickets",
-    "raise_ticket_table",
-    "rename_ticket_table",
-]
-
-plugin.register()
+__all__: list[str] = []
+__all__ += operations.__all__
+__all__ += snowflake.__all__

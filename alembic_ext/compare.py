@@ -1,4 +1,4 @@
-"""What autogenerate finds: sequences that models declare and that ticket servers lack.
+"""The comparison of autogenerate: sequences that models declare and ticket servers lack.
 
 Two sources. Tables and columns that this revision creates are enough to know which sequences they
 need, with no ticket server in reach. And where ticket servers are configured, they are asked.
@@ -23,32 +23,24 @@ from alembic.operations.ops import (
 from alembic.util import CommandError, PriorityDispatchResult
 from sqlalchemy import Column
 
-from sqla_tickets import (
-    TicketError,
-    TicketPool,
-    TicketSequence,
-    TicketTableError,
-    lease_table,
-    moves,
-)
-from sqla_tickets.alterations import ListTicketTables
-from sqla_tickets.mark_statements import MARKS
-from sqla_tickets.note import Tombstone
-from sqla_tickets.sequence import sequence_of
-from sqla_tickets.tombstones import Live
+from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError
+from sqla_tickets.dialects import find_dialect
+from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.maintenance import operations as maintenance
+from sqla_tickets.orm.mappers import drawing_columns
+from sqla_tickets.orm.sequence import sequence_of
+from sqla_tickets.snowflake import lease_table
+from sqla_tickets.tables.inspection import ActiveTable, are_columns
+from sqla_tickets.tables.metadata import Tombstone
 
-from .ops import CreateTicketTableOp
-from .pools import pool_named, pools_of
-from .time_sorted import find_what_is_needed
+from . import snowflake
+from .configuration import pool_named, pools_of
+from .operations import CreateTicketTableOp
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.autogenerate.api import AutogenContext
 
-__all__ = ["compare_tickets"]
-
 log = logging.getLogger("alembic.sqla_tickets")
-
-_TICKET_DIALECTS = ("mysql", "mariadb", "postgresql", "sqlite")
 
 
 @dataclass
@@ -71,37 +63,34 @@ class _Declared:
 def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatchResult:
     """Add a `CreateTicketTableOp` for each sequence that is new, or missing on a ticket server."""
     declared = _declared(context)
-    for table, default in _created(upgrade_ops.ops):
-        key = (default.pool, default.name or table)
-        if key in declared:
-            declared[key].is_new = True
+    created = list(_created_columns(upgrade_ops.ops))
+    for table, column in created:
+        if isinstance(column.default, TicketSequence):
+            key = (column.default.pool, column.default.name or table)
+            if key in declared:
+                declared[key].is_new = True
     missing = [each for each in declared.values() if each.is_new]
     missing += _missing_on_servers(context, declared)
     found = [CreateTicketTableOp(each.name, pool=each.pool) for each in missing if each.is_new]
     found += [_taken_over(context, each) for each in missing if not each.is_new]
-    # before the tables that need them, and so, when all is reversed, after these
-    found.sort(key=_place)
-    upgrade_ops.ops[:0] = found
+    found.sort(key=lambda op: (op.pool or "", op.name))
+    needed = snowflake.missing(context, [column for _, column in created])
     _spare_ticket_tables(context, upgrade_ops, {each.name for each in declared.values()})
-    find_what_is_needed(context, upgrade_ops)
+    # before the tables that need them, and so, when all is reversed, after these
+    upgrade_ops.ops[:0] = [*needed, *found]
     return PriorityDispatchResult.CONTINUE
-
-
-def _place(op: CreateTicketTableOp) -> tuple[str, str]:
-    return op.pool or "", op.name
 
 
 def _declared(context: AutogenContext) -> dict[tuple[str | None, str], _Declared]:
     """The sequences of all tables of all MetaDatas, as far as the filters let them through."""
     found: dict[tuple[str | None, str], _Declared] = {}
-    for table in context.sorted_tables:
-        for column in table.columns:
-            default = column.default
-            if isinstance(default, TicketSequence):
-                name = sequence_of(default, column)
-                if _is_included(context, name, default):
-                    key = (default.pool, name)
-                    found.setdefault(key, _Declared(name, default.pool)).columns.append(column)
+    for column in drawing_columns(c for table in context.sorted_tables for c in table.columns):
+        default = column.default
+        if isinstance(default, TicketSequence):
+            name = sequence_of(default, column)
+            if _is_included(context, name, default):
+                key = (default.pool, name)
+                found.setdefault(key, _Declared(name, default.pool)).columns.append(column)
     return found
 
 
@@ -113,18 +102,15 @@ def _is_included(context: AutogenContext, name: str, declared: TicketSequence | 
     )
 
 
-def _created(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, TicketSequence]]:
-    """What the columns that operations create draw from, each with the name of its table."""
+def _created_columns(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, Column[Any]]]:
+    """The columns that operations create and that draw ids, each with the name of its table."""
     for op in ops:
         if isinstance(op, CreateTableOp):
-            for column in op.columns:
-                if isinstance(column, Column) and isinstance(column.default, TicketSequence):
-                    yield op.table_name, column.default
+            yield from ((op.table_name, column) for column in drawing_columns(op.columns))
         elif isinstance(op, AddColumnOp):
-            if isinstance(op.column.default, TicketSequence):
-                yield op.table_name, op.column.default
+            yield from ((op.table_name, column) for column in drawing_columns([op.column]))
         elif isinstance(op, OpContainer):
-            yield from _created(op.ops)
+            yield from _created_columns(op.ops)
 
 
 def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
@@ -136,7 +122,7 @@ def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTab
     ]
     if len(there) > 1:
         log.warning(
-            "%s draw from %r: see that it begins above the largest id of each",
+            "%s draw from %r: make sure that it begins above the largest id of each",
             ", ".join(map(str, there)),
             declared.name,
         )
@@ -160,15 +146,16 @@ def _missing_on_servers(
             for pool in pools.values():
                 _report_undeclared(context, pool, {each.name for each in declared.values()})
     except CommandError as error:
-        log.info("the ticket servers are not compared: %s", error)
+        level = logging.WARNING if declared else logging.INFO
+        log.log(level, "the ticket servers are not compared: %s", error)
     return missing
 
 
 def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
     """Whether a server lacks the table; what is wrong with it otherwise is logged."""
-    survey = moves.survey(pool, declared.name)
+    states = maintenance.table_states(pool, declared.name)
     missing = False
-    for server, state in survey.items():
+    for server, state in states.items():
         if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
             log.info("Detected missing ticket table %r on %s", declared.name, server)
             missing = True
@@ -178,7 +165,7 @@ def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
             log.warning("The ticket server %s is not compared: %s", server, state)
         elif isinstance(state, Tombstone):
             _report_tombstone(declared.name, state)
-    layouts = {state.layout for state in survey.values() if isinstance(state, Live)}
+    layouts = {state.layout for state in states.values() if isinstance(state, ActiveTable)}
     if len(layouts) > 1:
         log.warning(
             "Detected more than one layout of the ticket table %r in the pool %r: run"
@@ -199,10 +186,12 @@ def _report_tombstone(name: str, state: Tombstone) -> None:
 
 
 def _report_undeclared(context: AutogenContext, pool: TicketPool, declared: set[str]) -> None:
-    for name in sorted(moves.names(pool) - declared):
+    # a run for one of several databases compares one MetaData: the pool knows the others
+    for name in sorted(maintenance.names(pool) - declared - pool.declared_sequences()):
         if _is_included(context, name, None):
             log.warning(
-                "Detected the ticket table %r in the pool %r, which no model declares: it stays;"
+                "Detected the ticket table %r in the pool %r, which no model declares in this MetaData,"
+                " or in another one that the pool is attached to: it stays. If nothing draws from it,"
                 " drop_ticket_table(%r, force=True) drops it",
                 name,
                 pool.name,
@@ -222,13 +211,13 @@ def _spare_ticket_tables(
         for op in upgrade_ops.ops
         if isinstance(op, DropTableOp) and op.schema is None
     }
-    noted = _with_a_note(context) if dropped else set[str]()
+    listed = _with_metadata(context) if dropped else set[str]()
     spared = {
         name
         for name, op in dropped.items()
-        if name in noted
+        if name in listed
         or name in (MARKS, lease_table.NAME)
-        or (name in declared and {*op.to_table().columns.keys()} == {"id", "stub"})
+        or (name in declared and are_columns(op.to_table().columns.keys()))
     }
     for name in sorted(spared):
         log.info("the ticket table %r, in the application's own database, stays", name)
@@ -239,10 +228,10 @@ def _spare_ticket_tables(
     ]
 
 
-def _with_a_note(context: AutogenContext) -> set[str]:
+def _with_metadata(context: AutogenContext) -> set[str]:
     """The tables of the application's database that this package has made: tombstones are, too."""
     connection = context.connection
-    if connection is None or connection.dialect.name not in _TICKET_DIALECTS:
+    dialect = None if connection is None else find_dialect(connection.dialect)
+    if connection is None or dialect is None:
         return set()
-    listed = str(ListTicketTables().compile(dialect=connection.dialect))
-    return {str(row[0]) for row in connection.exec_driver_sql(listed)}
+    return {str(row[0]) for row in connection.exec_driver_sql(dialect.list_tables().text)}

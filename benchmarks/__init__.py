@@ -1,4 +1,4 @@
-"""What a ticket costs and what it buys beside the alternatives, as ratios within one run.
+"""What a ticket costs and what it buys, next to the alternatives, as ratios within one run.
 
 ``make bench`` starts its own servers on this machine, runs every part, and writes results, tables and plots into
 ``docs/performance``. A *part* (`benchmarks.parts`) is one kind of work, a *peer* (`benchmarks.peers`) one way to get

@@ -14,13 +14,13 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.parts import PARTS
 from benchmarks.peers import is_installed
-from benchmarks.place import Place, open_place, redis_port
 from benchmarks.plots import plot
 from benchmarks.results import OtherMachine, Results
 from benchmarks.run import Part
 from benchmarks.scale import FULL, QUICK, SMOKE, Scale
-from tests.servers import KINDS, Fleet
-from tests.servers.base import ServerMissing
+from benchmarks.testbed import Testbed, open_testbed, redis_port
+from tests.support.servers import KINDS, ServerRegistry
+from tests.support.servers.base import ServerMissing
 
 SCALES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 #: Where the documentation takes the figures from, and where those of quick runs go.
@@ -46,17 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{report.about(results)}\nseed {seed}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        fleet = stack.enter_context(closing(Fleet(KINDS)))
+        server_registry = stack.enter_context(closing(ServerRegistry(KINDS)))
         redis = _redis(stack)
         for kind in options.servers:
             here = [part for part in parts if kind in part.kinds]
             try:
-                place = open_place(kind, fleet, folder, redis) if here else None
+                testbed = open_testbed(kind, server_registry, folder, redis) if here else None
             except ServerMissing as missing:
                 print(f"\n{kind}: left out: {missing}")
                 continue
-            if place is not None:
-                _run(place, here, scale, results, out, begin)
+            if testbed is not None:
+                _run(testbed, here, scale, results, out, begin)
     _plot(results, out)
     print(f"\n{report.figures_table(results)}\n{out}/results.json, figures.md, tables.md")
 
@@ -124,21 +124,21 @@ def _redis(stack: ExitStack) -> int | None:
 
 
 def _run(
-    place: Place,
+    testbed: Testbed,
     parts: Sequence[Part],
     scale: Scale,
     results: Results,
     out: Path,
     begin: float,
 ) -> None:
-    results.servers[place.kind] = place.version
-    print(f"\n## {place.kind} {place.version}", flush=True)
+    results.servers[testbed.kind] = testbed.version
+    print(f"\n## {testbed.kind} {testbed.version}", flush=True)
     for part in parts:
         start = time.monotonic()
         if start - begin > scale.seconds:
             print(f"({part.name}: left out, as the time is over)")
             continue
-        for comparison in part.work(place, scale):
+        for comparison in part.work(testbed, scale):
             results.add(comparison)
             _write(results, out)
             print(f"\n### {comparison.title}\n\n{report.comparison_table(comparison)}", flush=True)

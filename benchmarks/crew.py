@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from multiprocessing.connection import Connection
 
-from benchmarks.harness import rate_of
+from benchmarks.harness import rate_of, waits_of
 from benchmarks.peers import PEERS, Draw
-from benchmarks.place import Place
-from tests.drawing.tools import from_one_start
+from benchmarks.testbed import Testbed
+from tests.support.draws import from_one_start
 
 __all__ = ["Crew", "crew"]
 
@@ -17,25 +18,34 @@ __all__ = ["Crew", "crew"]
 class Crew:
     """Some processes, each with its own connections."""
 
-    def __init__(self, pipes: list[Connection[object, object]]) -> None:
+    def __init__(self, pipes: list[Connection[tuple[str, float, bool], list[float]]]) -> None:
         self._pipes = pipes
 
     def rate(self, peer: str, processes: int, seconds: float) -> float:
         """The sum of the rates at which the first so many processes drew from a peer at once."""
+        return sum(rate for [rate] in self._ask(peer, processes, seconds, is_timed=False))
+
+    def waits(self, peer: str, processes: int, seconds: float) -> list[float]:
+        """What each draw of the first so many processes took, in seconds, the shortest first."""
+        return sorted(chain.from_iterable(self._ask(peer, processes, seconds, is_timed=True)))
+
+    def _ask(
+        self, peer: str, processes: int, seconds: float, *, is_timed: bool
+    ) -> list[list[float]]:
         for pipe in self._pipes[:processes]:
-            pipe.send((peer, seconds))
-        return sum(float(str(pipe.recv())) for pipe in self._pipes[:processes])
+            pipe.send((peer, seconds, is_timed))
+        return [pipe.recv() for pipe in self._pipes[:processes]]
 
 
 @contextmanager
-def crew(place: Place, size: int) -> Iterator[Crew]:
+def crew(testbed: Testbed, size: int) -> Iterator[Crew]:
     """So many processes for a while."""
     context = from_one_start()
-    pipes: list[Connection[object, object]] = []
+    pipes: list[Connection[tuple[str, float, bool], list[float]]] = []
     processes = []
     for _ in range(size):
         near, far = context.Pipe()
-        process = context.Process(target=_work, args=(far, place), daemon=True)
+        process = context.Process(target=_work, args=(far, testbed), daemon=True)
         process.start()
         far.close()
         pipes.append(near)
@@ -51,13 +61,16 @@ def crew(place: Place, size: int) -> Iterator[Crew]:
                 process.kill()
 
 
-def _work(pipe: Connection[float, tuple[str, float]], place: Place) -> None:
+def _work(pipe: Connection[list[float], tuple[str, float, bool]], testbed: Testbed) -> None:
     draws: dict[str, Draw] = {}
     with ExitStack() as stack, suppress(EOFError):
         while True:
-            name, seconds = pipe.recv()
+            name, seconds, is_timed = pipe.recv()
             if name not in draws:
-                draws[name] = stack.enter_context(PEERS[name].open(place))
+                draws[name] = stack.enter_context(PEERS[name].open(testbed))
                 with suppress(Exception):  # a deadlock of two clients, say
                     draws[name]()
-            pipe.send(rate_of(draws[name], seconds, PEERS[name].batch))
+            draw = draws[name]
+            pipe.send(
+                waits_of(draw, seconds) if is_timed else [rate_of(draw, seconds, PEERS[name].batch)]
+            )

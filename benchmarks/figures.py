@@ -51,15 +51,22 @@ class Figure:
 _BLOCK, _AUTO = "TicketSequence, block=100", "AUTO_INCREMENT"
 _RANGE = "ids from a range"
 _UUIDS = "UUIDs made before"
-_HAND = "next_id, block=1000"
+_BUFFERED = "next_id, block=1000"
 FIGURES = (
-    Figure("`next_id`, `block=1000`, against `uuid.uuid4()`", 8, "hand", _HAND, "uuid4"),
-    Figure("the same, 8 threads against 1", 1, "hand in threads", "8 threads", "1 threads"),
+    Figure("`next_id`, `block=1000`, against `uuid.uuid4()`", 4, "buffered", _BUFFERED, "uuid4"),
+    Figure("the same, 8 threads against 1", 1, "buffered in threads", "8 threads", "1 threads"),
+    Figure(
+        "the same, 8 processes against 1",
+        1.3,
+        "buffered in processes",
+        "8 processes",
+        "1 processes",
+    ),
     Figure(
         "8 processes with `block=1000` against the Leaf-like allocator",
         2,
         "processes 8",
-        _HAND,
+        _BUFFERED,
         "Leaf-like, step 1000",
     ),
     Figure(
@@ -98,7 +105,7 @@ FIGURES = (
         "Redis INCR",
         servers=("mariadb",),
     ),
-    Figure("`block=1000` against Redis `INCR`", 50, "draw", _HAND, "Redis INCR"),
+    Figure("`block=1000` against Redis `INCR`", 50, "draw", _BUFFERED, "Redis INCR"),
     Figure(
         "time of `reserve(10,000,000)` against `reserve(1)`",
         1.2,

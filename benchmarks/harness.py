@@ -10,12 +10,24 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import TypeVar
 
-__all__ = ["Comparison", "Row", "Side", "compare", "in_threads", "rate_of", "timed"]
+__all__ = [
+    "Comparison",
+    "Row",
+    "Side",
+    "compare",
+    "in_threads",
+    "rate_of",
+    "shuffled_rounds",
+    "timed",
+    "waits_of",
+]
 
+S = TypeVar("S")
 #: Seconds after which no further round of a comparison begins.
 LONGEST = 120.0
 
@@ -55,7 +67,7 @@ class Comparison:
         title: what its table is called.
         unit: of the values.
         rows: one for each side, the one that the others are compared with first.
-        notes: what else was seen.
+        remarks: what else was seen.
     """
 
     key: str
@@ -63,7 +75,7 @@ class Comparison:
     title: str
     unit: str
     rows: list[Row]
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def row(self, side: str) -> Row | None:
         """What was measured of a side; None where it was left out."""
@@ -85,15 +97,19 @@ def compare(
     for side in sides:
         side.measure()
     comparison = Comparison(key, server, title, unit, [Row(side.name) for side in sides])
-    order = list(zip(sides, comparison.rows, strict=True))
-    end = time.monotonic() + LONGEST
+    for side, row in shuffled_rounds(list(zip(sides, comparison.rows, strict=True)), rounds):
+        row.values.append(side.measure())
+    return comparison
+
+
+def shuffled_rounds(sides: Sequence[S], rounds: int) -> Iterator[S]:
+    """Each side once in each round, in an order that chance sets; no round begins when it is late."""
+    order, end = list(sides), time.monotonic() + LONGEST
     for _ in range(rounds):
         random.shuffle(order)
-        for side, row in order:
-            row.values.append(side.measure())
+        yield from order
         if time.monotonic() > end:
-            break
-    return comparison
+            return
 
 
 def timed(work: Callable[[], int]) -> Callable[[], float]:
@@ -126,6 +142,23 @@ def rate_of(draw: Callable[[], object], seconds: float, batch: int = 1) -> float
         now = time.perf_counter()
         if now - start >= seconds:
             return done / (now - start)
+
+
+def waits_of(draw: Callable[[], object], seconds: float) -> list[float]:
+    """Call ``draw`` for some seconds; what each call took that succeeded, in seconds."""
+    waits: list[float] = []
+    now = time.perf_counter()
+    end = now + seconds
+    while now < end:
+        began = now
+        try:
+            draw()
+        except Exception:  # noqa: BLE001  # as in `rate_of`
+            now = time.perf_counter()
+        else:
+            now = time.perf_counter()
+            waits.append(now - began)
+    return waits
 
 
 def in_threads(

@@ -16,9 +16,10 @@ from sqlalchemy.orm import DeclarativeBase, relationship
 
 from benchmarks.peers import PEERS, is_installed
 from benchmarks.peers.in_process import UUID7, new_uuid7
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 from sqla_tickets import (
     SNOWFLAKE,
+    NodeLeases,
     SnowflakeSequence,
     TicketPool,
     TicketSequence,
@@ -120,7 +121,7 @@ def ticket_models(
 
 def snowflake_models(prefix: str, pool: TicketPool) -> Models:
     """Mapped classes whose keys are Snowflakes with a leased node number."""
-    pool.create_node_table()
+    NodeLeases(pool).create_table()
     made = models(
         prefix, lambda name: Column("id", BigInteger, SnowflakeSequence(name), primary_key=True)
     )
@@ -145,20 +146,20 @@ def _key_by_hand(name: str) -> Column[Any]:
 
 
 @contextmanager
-def keys_of(place: Place, *names: str) -> Iterator[dict[str, Models]]:
+def keys_of(testbed: Testbed, *names: str) -> Iterator[dict[str, Models]]:
     """Those of some kinds of keys that can be had at a place, by their names and in that order."""
     with ExitStack() as stack:
-        pool = stack.enter_context(TicketPool(list(place.tickets)))
+        pool = stack.enter_context(TicketPool(list(testbed.tickets)))
         found: dict[str, Models] = {}
         for number, name in enumerate(names):
-            made = _made(f"k{number}", name, place, pool, stack)
+            made = _made(f"k{number}", name, testbed, pool, stack)
             if made is not None:
                 found[name] = made
         yield found
 
 
 def _made(
-    prefix: str, name: str, place: Place, pool: TicketPool, stack: ExitStack
+    prefix: str, name: str, testbed: Testbed, pool: TicketPool, stack: ExitStack
 ) -> Models | None:
     if name == "TicketSequence":
         return ticket_models(prefix, pool)
@@ -167,15 +168,15 @@ def _made(
     if name == "TicketSequence, block=1, counter":
         return ticket_models(prefix, pool, layout="counter")
     if name == "TicketSequence, block=1, replace":
-        return ticket_models(prefix, pool, layout="replace") if place.speaks_mysql else None
+        return ticket_models(prefix, pool, layout="replace") if testbed.speaks_mysql else None
     if name == "AUTO_INCREMENT":
         return models(prefix, auto_increment_key)
     if name == "AUTO_INCREMENT, no RETURNING":
-        if place.kind != "mariadb":
+        if testbed.kind != "mariadb":
             return None
         return models(prefix, auto_increment_key, implicit_returning=False)
     if name == "Sequence":
-        return models(prefix, _sequence_key(place)) if place.kind in _WITH_SEQUENCES else None
+        return models(prefix, _sequence_key(testbed)) if testbed.kind in _WITH_SEQUENCES else None
     if name == "ids from a range":
         return range_models(prefix)
     if name == "SnowflakeSequence":
@@ -196,9 +197,9 @@ def _made(
         default, type_ = _DEFAULTS[name]()
         return models(prefix, lambda _: Column("id", type_, default=default, primary_key=True))
     peer = PEERS[_BY_HAND.get(name, name)]
-    if not peer.is_at(place):
+    if not peer.is_at(testbed):
         return None
-    draw = stack.enter_context(peer.open(place))
+    draw = stack.enter_context(peer.open(testbed))
     if name in _BY_HAND:
         return replace(models(prefix, _key_by_hand), ids=iter(draw, None))
     return models(prefix, lambda _: Column("id", BigInteger, default=draw, primary_key=True))
@@ -224,8 +225,8 @@ def _made_before(prefix: str, type_: Any, make: Callable[[], object]) -> Models:
     )
 
 
-def _sequence_key(place: Place) -> NewKey:
-    cache = 1000 if place.kind == "mariadb" else None
+def _sequence_key(testbed: Testbed) -> NewKey:
+    cache = 1000 if testbed.kind == "mariadb" else None
 
     def new_key(name: str) -> Column[Any]:
         return Column("id", BigInteger, Sequence(f"{name}_seq", cache=cache), primary_key=True)

@@ -36,11 +36,11 @@ from sqlalchemy.orm import registry
 
 from benchmarks.machine import machine
 from sqla_tickets import TicketError, TicketPool, TicketSequence
-from tests.servers import Fleet
-from tests.servers.base import Server, ServerMissing
+from tests.support.servers import ServerRegistry
+from tests.support.servers.base import Server, ServerMissing
 
 THREADS, TASKS = 16, 200
-#: What is kept in hand, where something is.
+#: How many tickets are buffered, where any are.
 BLOCK = 50
 WARM_UP, AFTER = 3.0, 2.0
 #: Seconds between two inserts of a thread or a task, so that not the processor is what is measured.
@@ -126,15 +126,15 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
             before = now
 
     async def work(
-        sessions: Callable[[], AsyncSession], place: asyncio.Semaphore, turn: int
+        sessions: Callable[[], AsyncSession], slot: asyncio.Semaphore, number: int
     ) -> None:
-        await asyncio.sleep(TASKS_REST * turn / TASKS)  # all at once would be a gap of their own
+        await asyncio.sleep(TASKS_REST * number / TASKS)  # all at once would be a gap of their own
         while not over.is_set():
             with times.measured():
                 async with sessions() as session:
                     session.add(Photo())
                     await session.flush()
-                    async with place:
+                    async with slot:
                         await session.rollback()
             await asyncio.sleep(TASKS_REST)
 
@@ -144,10 +144,10 @@ def insert_by_tasks(pool: TicketPool, nemesis: Callable[[], None]) -> tuple[Time
         engine = create_async_engine("sqlite+aiosqlite://", poolclass=StaticPool)
         async with engine.begin() as connection:
             await connection.run_sync(table.metadata.create_all)
-        place = asyncio.Semaphore(1)
+        slot = asyncio.Semaphore(1)
         tasks = [
-            asyncio.create_task(work(lambda: AsyncSession(engine), place, turn))
-            for turn in range(TASKS)
+            asyncio.create_task(work(lambda: AsyncSession(engine), slot, number))
+            for number in range(TASKS)
         ]
         beating = asyncio.create_task(beat())
         await asyncio.to_thread(nemesis)
@@ -287,10 +287,12 @@ def main() -> None:
     logging.disable(logging.WARNING)  # thousands of them
     kinds, layouts = options.servers.split(","), options.layouts.split(",")
     print(machine())
-    with closing(Fleet(kinds)) as fleet:
+    with closing(ServerRegistry(kinds)) as server_registry:
         for kind in kinds:
             try:
-                servers: list[Server] = [getattr(fleet, kind)(number) for number in range(2)]
+                servers: list[Server] = [
+                    getattr(server_registry, kind)(number) for number in range(2)
+                ]
             except ServerMissing as missing:
                 print(f"\n{kind}: left out: {missing}")
                 continue

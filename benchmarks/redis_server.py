@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from sqla_tickets.grants import Role
-from tests.servers.binaries import find_program
-from tests.servers.guardian import Guardian
-from tests.servers.process import ProcessServer
+from sqla_tickets.dialects import Role
+from tests.support.servers.binaries import find_program
+from tests.support.servers.process import ProcessServer
+from tests.support.servers.reaper import Reaper
 
 __all__ = ["Redis"]
 
@@ -19,10 +19,10 @@ class Redis(ProcessServer):
     default_driver = "redis"
     root = "default"
 
-    def __init__(self, guardian: Guardian) -> None:
+    def __init__(self, reaper: Reaper) -> None:
         hint = "install it (Debian: apt-get install redis-server)"
         self._program = find_program(["redis-server", "valkey-server"], hint)
-        super().__init__(guardian)
+        super().__init__(reaper)
 
     def command(self) -> list[str]:
         settings = {

@@ -99,7 +99,7 @@ def comparison_table(comparison: Comparison) -> str:
         ratio = comparison.ratio(row.side, first)
         cells = [*map(_number, values), "" if ratio is None else f"{ratio:.3g}"]
         lines.append(f"| {row.side} | " + " | ".join(cells) + " |")
-    lines += [f"\n{note}" for note in comparison.notes]
+    lines += [f"\n{remark}" for remark in comparison.remarks]
     return "\n".join(lines) + "\n"
 
 

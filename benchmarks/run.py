@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.harness import Comparison
-from benchmarks.place import Place
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed
 
 __all__ = ["Part", "Work"]
 
-Work = Callable[[Place, Scale], Iterator[Comparison]]
+Work = Callable[[Testbed, Scale], Iterator[Comparison]]
 
 
 @dataclass(frozen=True)

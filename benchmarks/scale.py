@@ -17,6 +17,7 @@ class Scale:
         slice: seconds for which ids are drawn in one round.
         threads: how many threads draw, in turn.
         processes: how many processes draw, in turn.
+        crowds: how many processes draw in turn, where the slowest draws are looked at, too.
         flushes: how many rows are flushed, in turn.
         rows: of the flush that is looked at more closely, with delays and with children.
         parents: of the flush with ten children each.
@@ -32,6 +33,7 @@ class Scale:
     slice: float
     threads: tuple[int, ...]
     processes: tuple[int, ...]
+    crowds: tuple[int, ...]
     flushes: tuple[int, ...]
     rows: int
     parents: int
@@ -48,6 +50,7 @@ FULL = Scale(
     slice=0.25,
     threads=(1, 2, 4, 8, 16, 32, 64),
     processes=(1, 2, 4, 8),
+    crowds=(1, 2, 4, 8, 16, 32, 64),
     flushes=(1, 10, 100, 1_000, 10_000, 100_000),
     rows=10_000,
     parents=1_000,
@@ -62,6 +65,7 @@ QUICK = Scale(
     slice=0.1,
     threads=(1, 8),
     processes=(1, 2),
+    crowds=(1, 8),
     flushes=(1, 100),
     rows=200,
     parents=20,
@@ -77,6 +81,7 @@ SMOKE = Scale(
     slice=0.01,
     threads=(1, 2),
     processes=(1,),
+    crowds=(1, 2),
     flushes=(1, 5),
     rows=5,
     parents=2,

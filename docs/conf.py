@@ -23,8 +23,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-# What the benchmarks write is included by performance.md.
-exclude_patterns = ["_build", "performance/*.md"]
+# What the benchmarks and the simulation write is included by performance.md and scale.md.
+exclude_patterns = ["_build", "performance/*.md", "scale/*.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 

@@ -1,4 +1,4 @@
-"""The proof: no id of a table twice, over all shards together."""
+"""Proves that no id of a table is there twice, over all shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Audit", "audit"]
 
 @dataclass
 class Audit:
-    """What was found in one table on all shards.
+    """The ids of one table on all shards.
 
     Attributes:
         table: its name.
@@ -34,7 +34,7 @@ class Audit:
 
 
 def audit(table: Table, shards: Mapping[str, Engine], stride: int) -> Audit:
-    """Read all ids of a table in order, from all shards at once, and look for neighbours alike."""
+    """Read all ids of a table in order, from all shards at once, and count equal neighbours."""
     found = Audit(table.name)
     ids = select(table.c.id).order_by(table.c.id).execution_options(yield_per=10_000)
     with ExitStack() as until_read:

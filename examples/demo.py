@@ -1,11 +1,11 @@
-"""A photo site over two shards and two ticket servers, one of which is taken away meanwhile.
+"""A photo site over two shards and two ticket servers, one of which fails while it inserts.
 
     make demo
     make demo ARGS="--tickets URL --tickets URL --shard URL --shard URL"
 
 Without URLs everything is a SQLite file in a temporary folder. With them it runs on real servers: it
 creates the tables `photos`, `tags` and `comments` in each of these databases and drops them at the
-end; where one of them is there already, it touches nothing.
+end; where one of them exists, it changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from sqlalchemy import URL, create_engine, func, inspect, make_url, select
+from sqlalchemy import URL, create_engine, func, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from audit import audit
@@ -26,10 +26,9 @@ from outage import Outage, outage_of
 from photos import Base, Comment, Photo, Shards, Tag
 from screen import Screen
 from sqla_tickets import TicketError, TicketPool
-from sqla_tickets.mark_statements import MARKS
-from sqla_tickets.statements import DropTicketTable
+from sqla_tickets.high_water.statements import MARKS
 
-#: When the first ticket server goes and when it is back, in shares of all photos.
+#: When the first ticket server fails and when it is back, as shares of all photos.
 GONE, BACK = 0.4, 0.7
 #: The most photos that one transaction inserts, and the fewest transactions.
 BATCH, BATCHES = 1000, 20
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
-    """Set up, insert, and see whether all ids differ; `undo` takes what is to be cleared away."""
+    """Set up, insert, and check that all ids differ; `undo` collects the cleanup."""
     ticket_urls, shard_urls, folder = databases(options, undo)
     names = ", ".join(Base.metadata.tables)
     ending = "kept" if options.keep else "dropped at the end"
@@ -80,7 +79,7 @@ def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
     screen.done("created the ticket tables, and the tables of the shards")
 
     pool.attach(Base.metadata)
-    undo.callback(pool.dispose)  # a second Ctrl-C may leave connections that the outage has cut
+    undo.callback(pool.dispose)  # a second Ctrl-C may leave connections that the outage has closed
     undo.callback(outage.end)
     with screen.inserting():
         insert(options.photos, shards, outage, screen)
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace, screen: Screen, undo: ExitStack) -> bool:
 
 
 def insert(photos: int, shards: Shards, outage: Outage, screen: Screen) -> None:
-    """Add all photos, a batch per transaction, while a ticket server goes and comes back."""
+    """Add all photos, a batch per transaction, while a ticket server fails and comes back."""
     batch = max(1, min(BATCH, photos // BATCHES))
     for first in interruptible(range(0, photos, batch)):
         if first >= photos * BACK and outage.on:
@@ -122,7 +121,7 @@ def new_photos(first: int, last: int) -> Iterator[Photo]:
 
 
 def find_again(shards: Shards, screen: Screen) -> None:
-    """Find a photo by nothing but its id, which says the shard, too."""
+    """Find a photo by its id alone, which names the shard, too."""
     with shards.session() as session:
         of_each_shard = session.scalars(select(func.max(Photo.id)))
         photo = session.get_one(Photo, max(id_ for id_ in of_each_shard if id_))
@@ -180,7 +179,7 @@ def tables_in(url: URL) -> set[str]:
 
 
 def refuse_foreign_tables(ticket_urls: Sequence[URL], shard_urls: Sequence[URL]) -> None:
-    """See that no table that the demo is going to create, and to drop, is there already."""
+    """Refuse when a table exists that the demo would create, and drop at the end."""
     for url in [*ticket_urls, *shard_urls]:
         shown = url.render_as_string(hide_password=True)
         foreign = tables_in(url) & set(Base.metadata.tables)
@@ -205,11 +204,11 @@ def create_tables(pool: TicketPool, shards: Shards, keep: bool, undo: ExitStack)
 
 
 def drop_marks(ticket_urls: Sequence[URL]) -> None:
-    """Leave nothing of what these ticket servers knew of each other."""
+    """Drop the high-water marks on these ticket servers."""
     for url in ticket_urls:
         engine = create_engine(url)
         with engine.begin() as connection:
-            connection.execute(DropTicketTable(MARKS))
+            connection.execute(text(f"DROP TABLE {MARKS}"))
         engine.dispose()
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in a long loop, that neither gets lost nor stops in the middle of a step."""
+"""Ctrl-C in a long loop: it is never lost, and never ends a step half-way."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Step = TypeVar("Step")
 
 
 def interruptible(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield each of ``steps``; a Ctrl-C ends the loop after the step it meets, a second one at once.
+    """Yield each of ``steps``; a Ctrl-C ends the loop after the current step, a second one at once.
 
     Python drops a KeyboardInterrupt that it raises in a finalizer or in the callback of a weak
-    reference, and a flush runs thousands of these. A note is never dropped.
+    reference, and a flush runs thousands of these. A signal handler that takes a note loses none.
     """
     noted: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def remember(number: int, frame: FrameType | None) -> None:
         noted.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.signal(signal.SIGINT, remember)
     try:
         for step in steps:
             yield step

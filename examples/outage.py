@@ -1,4 +1,4 @@
-"""Taking a ticket server away and bringing it back, in a way that its clients cannot tell from real."""
+"""Outages of a ticket server, which its clients cannot tell from real ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from sqlalchemy import URL
 
-__all__ = ["CutLine", "MovedFile", "Outage", "outage_of"]
+__all__ = ["ClosedConnections", "MovedFile", "Outage", "outage_of"]
 
 
 class Outage(Protocol):
-    """A ticket server that can be taken away.
+    """A ticket server that can fail.
 
     Attributes:
         url: where its clients find it.
-        how: what happens when it is taken away, for the screen.
+        how: what the outage does, for the screen.
     """
 
     url: URL
@@ -28,22 +28,22 @@ class Outage(Protocol):
 
     @property
     def on(self) -> bool:
-        """Whether it is away."""
+        """Whether the server is down."""
         ...
 
     def begin(self) -> None:
-        """Take the server away."""
+        """Begin the outage."""
 
     def end(self) -> None:
-        """Bring it back, as it was; nothing when it is there."""
+        """End the outage, if there is one."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove whatever the outage needed."""
 
 
 def outage_of(url: URL) -> Outage:
-    """The outage that can be arranged for the server at ``url``."""
-    return MovedFile(url) if url.get_backend_name() == "sqlite" else CutLine(url)
+    """The kind of outage that is possible for the server at ``url``."""
+    return MovedFile(url) if url.get_backend_name() == "sqlite" else ClosedConnections(url)
 
 
 class MovedFile:
@@ -72,77 +72,77 @@ class MovedFile:
         self.end()
 
 
-class CutLine:
-    """A server behind a relay on loopback, whose line is cut: the server itself never notices."""
+class ClosedConnections:
+    """A server behind a TCP proxy on loopback, which closes its connections: the server keeps running."""
 
     def __init__(self, url: URL) -> None:
-        self.how, self.on = "the line to it was cut", False
+        self.how, self.on = "its connections were closed", False
         self._target = (url.host or "127.0.0.1", url.port or _default_port(url))
-        self._relay = _Relay(("127.0.0.1", 0), self._target)
-        self.url = url.set(host="127.0.0.1", port=self._relay.server_address[1])
+        self._proxy = _Proxy(("127.0.0.1", 0), self._target)
+        self.url = url.set(host="127.0.0.1", port=self._proxy.server_address[1])
 
     def begin(self) -> None:
-        self._relay.cut()
+        self._proxy.close_all()
         self.on = True
 
     def end(self) -> None:
         if self.on:
-            self._relay = _Relay(("127.0.0.1", self.url.port or 0), self._target)
+            self._proxy = _Proxy(("127.0.0.1", self.url.port or 0), self._target)
             self.on = False
 
     def close(self) -> None:
-        self._relay.cut()
+        self._proxy.close_all()
 
 
 def _default_port(url: URL) -> int:
     return 5432 if url.get_backend_name() == "postgresql" else 3306
 
 
-class _Relay(socketserver.ThreadingTCPServer):
-    """Passes on, in both directions, what comes in."""
+class _Proxy(socketserver.ThreadingTCPServer):
+    """Forwards bytes in both directions."""
 
     allow_reuse_address = True
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], target: tuple[str, int]) -> None:
-        super().__init__(address, _Line)
+        super().__init__(address, _Connection)
         self.target = target
-        self.lines: set[socket.socket] = set()
+        self.connections: set[socket.socket] = set()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
-    def cut(self) -> None:
-        """Refuse new connections, and end those that are open."""
+    def close_all(self) -> None:
+        """Refuse new connections, and close the open ones."""
         self.shutdown()
         self.server_close()
-        for line in list(self.lines):
+        for connection in list(self.connections):
             with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.lines.add(request)
+        self.connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        self.lines.discard(request)
+        self.connections.discard(request)
         super().shutdown_request(request)
 
 
-class _Line(socketserver.BaseRequestHandler):
+class _Connection(socketserver.BaseRequestHandler):
     """One connection."""
 
     request: socket.socket
 
     def handle(self) -> None:
-        assert isinstance(self.server, _Relay)
+        assert isinstance(self.server, _Proxy)
         with contextlib.suppress(OSError), socket.create_connection(self.server.target) as far:
             ends = {self.request: far, far: self.request}
             for end in ends:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while self._pass_on(ends):
+            while self._forward(ends):
                 pass
 
     @staticmethod
-    def _pass_on(ends: dict[socket.socket, socket.socket]) -> bool:
+    def _forward(ends: dict[socket.socket, socket.socket]) -> bool:
         for end in select.select(list(ends), [], [])[0]:
             data = end.recv(65536)
             if not data:

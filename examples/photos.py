@@ -1,4 +1,4 @@
-"""A photo site over shards: all that an application writes to have its ids from ticket servers."""
+"""A photo site over shards: all the code that an application needs for ids from ticket servers."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ RUN = 1000
 
 
 class Shards:
-    """Where a photo lives, together with its tags and comments: its id alone says it.
+    """Finds the shard of a photo, with its tags and comments, by its id alone.
 
     Args:
-        engines: the shards by name. Their number is for ever, as every id was placed by it.
+        engines: the shards by name. Their number never changes, as it has placed every id.
     """
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:

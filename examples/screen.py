@@ -1,4 +1,4 @@
-"""How the demo looks: colour and a progress bar on a terminal, plain lines elsewhere."""
+"""The demo's output: colour and a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rich.table import Table
 from sqlalchemy import URL
 
 from audit import Audit
-from sqla_tickets import TicketStatus
+from sqla_tickets import TableStatus
 
 __all__ = ["Screen"]
 
 
 class Screen:
-    """What the demo tells, in the order of its methods.
+    """The demo's output, in the order of its methods.
 
     Args:
-        photos: how many are going to be inserted.
+        photos: how many the demo inserts.
         stride: how many ticket servers there are.
     """
 
@@ -38,15 +38,15 @@ class Screen:
     def cast(
         self, tickets: Sequence[URL], shards: Sequence[URL], folder: Path | None, plan: str
     ) -> None:
-        """Who takes part, and what is going to happen to them."""
+        """The servers, the shards and the plan."""
         title = f"{self._photos:,} photos on {len(shards)} shards, ids from {len(tickets)} ticket servers"
         self._console.print(f"\n[bold]sqla_tickets[/]  {title}\n")
         grid = Table.grid(padding=(0, 2))
         for offset, url in enumerate(tickets, 1):
             ids = f"[cyan]{ids_of(offset, self._stride)} ids[/]"
-            grid.add_row(f"ticket server {offset}", ids, _place(url, folder))
+            grid.add_row(f"ticket server {offset}", ids, _address(url, folder))
         for n, url in enumerate(shards, 1):
-            grid.add_row(f"shard {n}", "", _place(url, folder))
+            grid.add_row(f"shard {n}", "", _address(url, folder))
         self._console.print(Padding(grid, (0, 2), expand=False))
         self._console.print(f"\n  [dim]{escape(plan)}[/]\n")
 
@@ -59,7 +59,7 @@ class Screen:
 
     @contextmanager
     def inserting(self) -> Iterator[None]:
-        """Show the progress, and the first warning that the package logs meanwhile."""
+        """Show the progress, and the first warning that the package logs."""
         logger, handler = logging.getLogger("sqla_tickets"), _FirstWarning(self._console)
         logger.addHandler(handler)
         try:
@@ -70,7 +70,7 @@ class Screen:
             logger.removeHandler(handler)
 
     def advance(self, photos: int) -> None:
-        """So many photos more are inserted."""
+        """So many more photos were inserted."""
         before, self._inserted = self._inserted, self._inserted + photos
         self._progress.advance(self._task, photos)
         quarter = 4 * self._inserted // self._photos
@@ -78,22 +78,22 @@ class Screen:
             self._console.print(f"  {self._inserted:,} of {self._photos:,} photos")
 
     def gone(self, how: str) -> None:
-        """Ticket server 1 was taken away."""
+        """Ticket server 1 failed."""
         self._event("[bold red]✗[/]", f"[bold]ticket server 1 is gone[/] [dim]({how})[/]")
 
     def back(self) -> None:
-        """It is there again."""
+        """Ticket server 1 is back."""
         self._event("[bold green]✓[/]", "[bold]ticket server 1 is back[/]")
 
     def _event(self, sign: str, what: str) -> None:
         self._console.print(f"{sign} after {self._inserted:,} photos {what}")
 
-    # -- what came of it
+    # -- the result
 
     def found(
-        self, audits: Sequence[Audit], status: Sequence[TicketStatus], shards: Sequence[str]
+        self, audits: Sequence[Audit], status: Sequence[TableStatus], shards: Sequence[str]
     ) -> None:
-        """The ids of each table, by ticket server and by shard, and the draws that they took."""
+        """The ids of each table, by ticket server and by shard, and their draws."""
         offsets = range(1, self._stride + 1)
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
         table.add_column()
@@ -114,28 +114,28 @@ class Screen:
         self._console.print(Padding(table, (1, 2), expand=False))
         self._verdict(audits, status)
 
-    def _verdict(self, audits: Sequence[Audit], status: Sequence[TicketStatus]) -> None:
+    def _verdict(self, audits: Sequence[Audit], status: Sequence[TableStatus]) -> None:
         ids, twice = sum(a.rows for a in audits), sum(a.duplicates for a in audits)
         draws, failed = sum(s.draws for s in status), sum(s.errors for s in status)
         if twice:
-            self.failure(f"{twice:,} of {ids:,} ids were given twice")
+            self.failure(f"{twice:,} of {ids:,} ids were issued twice")
         else:
             self.done(f"[bold]{ids:,} ids from {draws:,} draws, none twice over all shards[/]")
             self.done(
-                "no insert failed", f"draws that had to go to another ticket server: {failed}"
+                "no insert failed", f"draws that failed over to another ticket server: {failed}"
             )
 
     def failure(self, what: str) -> None:
-        """The end, when it is not a good one."""
+        """The reason of a failure."""
         self._console.print(f"[bold red]✗[/] {escape(what)}", soft_wrap=True)
 
 
 def ids_of(offset: int, stride: int) -> str:
-    """What the ids of one ticket server have in common."""
+    """The residue class of one ticket server, in words."""
     return ("odd", "even")[offset - 1] if stride == 2 else f"{offset % stride} mod {stride}"
 
 
-def _place(url: URL, folder: Path | None) -> str:
+def _address(url: URL, folder: Path | None) -> str:
     shown = url.render_as_string(hide_password=True)
     if folder is not None and folder in Path(url.database or "").parents:
         shown = f"{folder.name}/{Path(url.database or '').relative_to(folder)}"
@@ -154,7 +154,7 @@ def _progress(console: Console) -> Progress:
 
 
 class _FirstWarning(logging.Handler):
-    """Prints one warning: those after it say the same."""
+    """Prints one warning: the later ones repeat it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)

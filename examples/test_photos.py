@@ -1,6 +1,6 @@
-"""How an application tests what it does with tickets: `pytest -p sqla_tickets.fixtures examples/test_photos.py`.
+"""An application's tests with tickets: `pytest -p sqla_tickets.testing.pytest_plugin examples/test_photos.py`.
 
-Without any server; SQLA_TICKETS_TEST_SERVERS="URL URL" has the last test run on real ones, too.
+They need no server; with SQLA_TICKETS_TEST_SERVERS="URL URL" the last test runs on real ones, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from photos import Base, Comment, Photo, Tag
-from sqla_tickets.fixtures import OpenTickets
+from sqla_tickets.testing.pytest_plugin import OpenTickets
 
 
 @pytest.fixture

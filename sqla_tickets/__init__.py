@@ -1,17 +1,11 @@
 """Flickr's ticket servers for SQLAlchemy: integer keys that are unique over all your shards.
 
-A database server can issue the numbers of a sequence for all the others: a *ticket server*. Two of
-them, one with the odd numbers and one with the even ones, do it for years without knowing of each
-other, and either may be down. This package lets a column declare such a sequence, and gives every
-insert its numbers, *tickets*, with one round trip per sequence.
+A database server can issue the numbers of a sequence for all the others: a *ticket server*. Two of them, one
+with the odd numbers and one with the even ones, need not know of each other, and either may be down. A column
+declares a `TicketSequence`, a `TicketPool` lists the servers and serves a MetaData, and every insert gets its
+numbers, *tickets*, with one round trip per sequence::
 
-Declaring
----------
-
-A `TicketSequence` stands where a ``Sequence`` would stand. It holds a name, by default that of the
-table, and knows no servers::
-
-    from sqlalchemy import BigInteger, String, create_engine
+    from sqlalchemy import BigInteger, create_engine
     from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
     from sqla_tickets import TicketPool, TicketSequence
 
@@ -21,59 +15,22 @@ table, and knows no servers::
     class Photo(Base):
         __tablename__ = "photos"
         id: Mapped[int] = mapped_column(BigInteger, TicketSequence("photos"), primary_key=True)
-        title: Mapped[str] = mapped_column(String(100))
-
-``Column(BigInteger, TicketSequence("photos"), primary_key=True)`` is the same in Core. The column never
-becomes AUTO_INCREMENT.
-
-Ticket servers
---------------
-
-A `TicketPool` is the list of the servers. The place in the list gives each one its numbers, so never
-change the order of a list in use. `TicketPool.attach` lets the pool serve a MetaData::
 
     tickets = TicketPool([
         "mysql+pymysql://tickets@ticket1/tickets",
         "mysql+pymysql://tickets@ticket2/tickets",
     ])
     tickets.attach(Base.metadata)
-
-Nothing is connected to before the first ticket is needed. The ticket tables, one per sequence on
-every server, are created once. Creating them again verifies them::
-
-    tickets.create_all(Base.metadata)
-
-Inserting
----------
-
-From here on there is nothing to do::
+    tickets.create_all(Base.metadata)   # once: a ticket table per sequence on every server
 
     shard = create_engine("mysql+pymysql://app@shard7/app")
     Base.metadata.create_all(shard)
     with Session(shard) as session:
-        session.add_all(Photo(title=f"Photo {n}") for n in range(100))
+        session.add_all([Photo(), Photo()])
         session.commit()
 
-The flush has drawn once for a hundred photos, and set their ids before anything was inserted: so it is
-one INSERT on MySQL, too, and a ``ShardedSession`` can choose shards by the id. Bulk and Core statements draw
-when they are executed, once for all their rows. An id that is set by hand stays. Only
-``insert().from_select()`` is refused, which has one default for many rows.
-
-Numbers can be drawn for other purposes::
-
-    number = tickets.next_id("photos")
-    blocks = tickets.reserve("photos", 1_000_000)   # as ranges: memory does not grow
-
-What to rely on
----------------
-
-No ticket is given twice. There are gaps, where a transaction was rolled back or an answer was lost, and
-there is no order over the servers. When a server fails the draw goes to the next one; when none is left it
-raises `NoTicketServer`, nothing is inserted, and the session stays usable. Every error is a
-`TicketError` and says what to do next.
-
-With ``TicketSequence(block=100)`` a process draws a hundred tickets when it needs one, keeps the rest in
-hand, and fetches the next hundred before it needs them; what is left in hand when it ends is a gap.
+No ticket is issued twice. There are gaps, and there is no order over the servers. Every error is a
+`TicketError` and says what to do next. The documentation has a tutorial.
 """
 
 from importlib import import_module
@@ -81,29 +38,32 @@ from typing import TYPE_CHECKING
 
 from .errors import (
     ClockMovedBack,
-    NoNodeLeft,
-    NoTicketPool,
+    NodeIdsExhausted,
     NoTicketServer,
+    PoolNotAttached,
     TicketArgumentError,
     TicketError,
+    TicketIntegrityError,
     TicketServerError,
     TicketsExhausted,
     TicketTableError,
     TicketTableMissing,
     TicketTableMoved,
-    TicketViolation,
     TicketWarning,
 )
-from .sequence import TicketSequence
+from .orm.sequence import TicketSequence
 
 if TYPE_CHECKING:
-    from .bits import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
-    from .early import EarlyDefault, UUIDSequence
+    from .draw.access import ServerSpec
+    from .draw.server import TicketServer
+    from .maintenance.status import TableStatus
+    from .orm.preflush import PreflushDefault, UUIDSequence
     from .pool import TicketPool
-    from .server import TicketServer
-    from .shard_function import ShardIdFunction
-    from .snowflake import Snowflakes, SnowflakeSequence
-    from .status import NodeLease, TicketStatus
+    from .snowflake.generator import SnowflakeGenerator
+    from .snowflake.instagram import ShardIdFunction
+    from .snowflake.layouts import FLAKE, INSTAGRAM, SNOWFLAKE, SONYFLAKE, BitLayout, Decoded
+    from .snowflake.leases import NodeLease, NodeLeases
+    from .snowflake.sequence import SnowflakeSequence
 
 __all__ = [
     "FLAKE",
@@ -113,49 +73,53 @@ __all__ = [
     "BitLayout",
     "ClockMovedBack",
     "Decoded",
-    "EarlyDefault",
-    "NoNodeLeft",
-    "NoTicketPool",
     "NoTicketServer",
+    "NodeIdsExhausted",
     "NodeLease",
+    "NodeLeases",
+    "PoolNotAttached",
+    "PreflushDefault",
+    "ServerSpec",
     "ShardIdFunction",
+    "SnowflakeGenerator",
     "SnowflakeSequence",
-    "Snowflakes",
+    "TableStatus",
     "TicketArgumentError",
     "TicketError",
+    "TicketIntegrityError",
     "TicketPool",
     "TicketSequence",
     "TicketServer",
     "TicketServerError",
-    "TicketStatus",
     "TicketTableError",
     "TicketTableMissing",
     "TicketTableMoved",
-    "TicketViolation",
     "TicketWarning",
     "TicketsExhausted",
     "UUIDSequence",
 ]
 __version__ = "0.1.0"
 
-# Whoever only declares models need not wait for these at the start: they are imported when they are asked for.
-_LATER = {
-    **dict.fromkeys(
-        ("FLAKE", "INSTAGRAM", "SNOWFLAKE", "SONYFLAKE", "BitLayout", "Decoded"), "bits"
-    ),
-    **dict.fromkeys(("EarlyDefault", "UUIDSequence"), "early"),
-    "ShardIdFunction": "shard_function",
-    **dict.fromkeys(("SnowflakeSequence", "Snowflakes"), "snowflake"),
-    **dict.fromkeys(("NodeLease", "TicketStatus"), "status"),
-    "TicketPool": "pool",
-    "TicketServer": "server",
+#: What is imported when it is first used, by its module: declaring models needs none of it.
+_LAZY = {
+    "draw.access": ("ServerSpec",),
+    "draw.server": ("TicketServer",),
+    "maintenance.status": ("TableStatus",),
+    "orm.preflush": ("PreflushDefault", "UUIDSequence"),
+    "pool": ("TicketPool",),
+    "snowflake.generator": ("SnowflakeGenerator",),
+    "snowflake.instagram": ("ShardIdFunction",),
+    "snowflake.layouts": ("FLAKE", "INSTAGRAM", "SNOWFLAKE", "SONYFLAKE", "BitLayout", "Decoded"),
+    "snowflake.leases": ("NodeLease", "NodeLeases"),
+    "snowflake.sequence": ("SnowflakeSequence",),
 }
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 

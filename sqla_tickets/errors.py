@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions with one root.
+"""The exceptions of the package, with one root.
 
 Every message says which sequence and which server (never with a password), what was expected, what
 was found, and what to do next. No driver error escapes from a draw: it is the ``__cause__``.
@@ -12,16 +12,16 @@ from sqlalchemy.exc import DontWrapMixin
 
 __all__ = [
     "ClockMovedBack",
-    "NoNodeLeft",
-    "NoTicketPool",
     "NoTicketServer",
+    "NodeIdsExhausted",
+    "PoolNotAttached",
     "TicketArgumentError",
     "TicketError",
+    "TicketIntegrityError",
     "TicketServerError",
     "TicketTableError",
     "TicketTableMissing",
     "TicketTableMoved",
-    "TicketViolation",
     "TicketWarning",
     "TicketsExhausted",
 ]
@@ -30,22 +30,22 @@ __all__ = [
 class TicketError(Exception, DontWrapMixin):
     """Root of all errors of this package.
 
-    SQLAlchemy hands it to the caller unchanged when a column default raises it (``DontWrapMixin``).
+    SQLAlchemy raises it unchanged when a column default raises it (``DontWrapMixin``).
     It is never a ``TimeoutError``, which SQLAlchemy would take for a cancellation and answer by
     invalidating the connection of the application's own database.
 
     Attributes:
-        kind: one word for what has happened, as metrics and traces call it.
+        kind: one word for the error, in metrics and traces.
     """
 
     kind = "other"
 
 
 class TicketArgumentError(TicketError, ValueError):
-    """A pool, a sequence or a call that cannot be meant as it was written."""
+    """An invalid argument of a pool, a sequence or a call."""
 
 
-class NoTicketPool(TicketError):
+class PoolNotAttached(TicketError):
     """No pool of the wanted name is attached to the MetaData of the column."""
 
 
@@ -58,7 +58,7 @@ class TicketTableError(TicketError):
 class TicketTableMissing(TicketTableError):
     """A ticket server has no table for the sequence."""
 
-    kind = "missing"
+    kind = "table_missing"
 
 
 class TicketTableMoved(TicketTableError):
@@ -79,11 +79,11 @@ class TicketTableMoved(TicketTableError):
         return type(self), (str(self), self.pool, self.sequence)
 
 
-class TicketViolation(TicketError):
+class TicketIntegrityError(TicketError):
     """A ticket server broke a promise that uniqueness rests on; no ticket of that draw is used.
 
     Its ``kind`` is ``residue`` for a ticket of another server's, ``regression`` for one that is not above
-    those before, ``conflict`` for one that the table holds already.
+    those before, ``duplicate_number`` for one that the table holds already.
     """
 
 
@@ -98,15 +98,25 @@ class TicketServerError(TicketError):
 
 
 class StaleConnection(TicketServerError):
-    """A connection that was idle got no answer: it, and not the server, may have been cut off."""
+    """An idle connection got no answer: perhaps it was cut off, and the server is well."""
 
     kind = "timeout"
 
 
-class GivenUp(TicketServerError):
-    """A server whose answer was not waited for any longer, as another one was there."""
+class Crowded(TicketServerError):
+    """A draw waited too long for a ticket table that served others: the queue is long, and it moves."""
 
-    kind = "given_up"
+    kind = "lock_timeout"
+
+
+class DrawAbandoned(TicketServerError):
+    """A draw waited no longer for a server: another one has answered it, or another draw waits for this server."""
+
+    kind = "abandoned"
+
+
+class OutOfStep(ConnectionError):
+    """A connection gave the answer to another question. It is treated as a driver's error."""
 
 
 class NoTicketServer(TicketError):
@@ -124,7 +134,7 @@ class NoTicketServer(TicketError):
         return type(self), (str(self), self.failures)
 
 
-class NoNodeLeft(TicketError):
+class NodeIdsExhausted(TicketError):
     """Every node number of the pool has an owner."""
 
 
@@ -133,4 +143,4 @@ class ClockMovedBack(TicketError):
 
 
 class TicketWarning(UserWarning):
-    """A configuration that works, and gives less than it seems to."""
+    """A configuration that works, and protects less than it seems to."""

@@ -1,6 +1,8 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
 """``TicketPool``: the ticket servers that share the id space of some sequences.
 
-It decides which server is asked, keeps blocks in hand, and survives the loss of all servers but one.
+It decides which server to ask, buffers blocks, and survives the loss of all servers but one.
 """
 
 from __future__ import annotations
@@ -8,167 +10,172 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 import os
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
 
-from sqlalchemy import URL, Engine, MetaData, event
+from sqlalchemy import URL, Column, Engine, MetaData, event
 
-from . import flush, prefetch, trail
-from .aio import current_loop
-from .arrivals import WAITS
-from .beside import wait_for_tasks
-from .choice import in_turn
-from .default import IdDefault
-from .engines import place_of
+from .arguments import (
+    NODES,
+    BlockBounds,
+    metadata_of,
+    name_of_sequence,
+    names_of_sequences,
+    seconds,
+    whole_number,
+)
+from .concurrency import elapsed, has_running_loop, in_background, in_event_loop, wait_for_tasks
+from .connect.engines import address_of
+from .connect.timeouts import Timeouts
+from .dialects import LayoutName
+from .draw import redirects
+from .draw.access import LARGEST_STRIDE, ServerAccess, ServerSpec
+from .draw.buffer import Buffer, drop_everything
+from .draw.failover import Failover, random_start
+from .draw.hedging import HedgingMonitor
+from .draw.server import TicketServer
 from .errors import (
-    NoTicketServer,
     TicketArgumentError,
     TicketError,
-    TicketsExhausted,
     TicketTableError,
-    TicketTableMissing,
     TicketTableMoved,
-    TicketViolation,
     TicketWarning,
 )
-from .events import Moments, TicketEvents
-from .flight import Cut, Flight
-from .hand import Hand, count
-from .marks import Marks
-from .note import LayoutName
-from .sequence import Bounds, TicketSequence, attached_pools, is_name, sequence_of
-from .server import TicketServer
-from .statements import largest_ticket
-from .survey import last_tickets
-from .watch import Watch
+from .events import Dispatcher, TicketEvents
+from .high_water.service import HighWaterService
+from .maintenance import operations
+from .maintenance.status import ask_tables
+from .orm import flush, mappers
+from .orm.default import create_tables
+from .orm.sequence import TicketSequence, attached_sources, bounds_of, sequence_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Self
 
-    from .bits import BitLayout
-    from .snowflake import Snowflakes, SnowflakeSequence
-    from .status import NodeLease, TicketStatus
-
-__all__ = ["TicketPool"]
+    from .maintenance.status import TableStatus
 
 log = logging.getLogger(__name__)
-
-#: MySQL manual 19.1.6.2: the largest auto_increment_increment.
-LARGEST_STRIDE: Final = 65535
 
 
 class TicketPool(event.EventTarget):
     """Ticket servers, of which any may be down. Connects to nothing until the first draw.
 
     Args:
-        servers: URLs, ``Engine`` s, ``AsyncEngine`` s or `TicketServer` s. The place in the list,
-            counted from 1, is the server's offset: never change the order of a list in use.
+        servers: URLs, ``Engine`` s, ``AsyncEngine`` s or `ServerSpec` s. The position in the
+            list, counted from 1, is the server's offset: never change the order of a list in use.
         stride: how many numbers apart two tickets of one server are; by default the number of
             servers. A larger one leaves room for servers to come.
         name: what a ``TicketSequence(pool=...)`` calls it.
-        timeout: seconds after which a server that does not answer is given up, for the connections
-            that the pool opens from URLs.
-        hedge: whether a draw that takes unusually long is sent to another server, too, whose answer
-            is taken when it comes first. By default it is, where there is another server.
-        block_lasts: seconds that a block should last, for sequences whose ``block`` has two bounds.
-        block_age: seconds after its draw when what is left of a block is dropped, which is a gap.
+        timeout: how long one server may send nothing, in seconds, 1 by default. Fractions are allowed, with every
+            driver; a year at most.
+        lock_wait: seconds that a server waits for a lock on a ticket table, and that a draw queues, at most; 1
+            by default. MySQL and MariaDB take whole ones, rounded up. A draw ends after servers x (timeout + lock_wait);
+            `sqla_tickets.connect.timeouts` has the exceptions.
+        hedge: whether a slow draw is also sent to another server, and the first answer is taken. By default
+            it is, if there is another server.
+        block_duration: seconds that a block should last, for sequences whose ``block`` has two bounds.
+        block_max_age: seconds after its draw when the rest of a block is dropped, which is a gap.
             ``float("inf")`` keeps it for as long as the process lives.
-        node_lease: seconds that a node number is leased for, by processes that make ids for a
-            `SnowflakeSequence`. It is for how long they go on when every server is down, at most, and
-            for how long the number of a process that was killed is out of use, at least.
+        require_peer: whether this process refuses a table until another server of the pool has told the
+            table's high-water mark. Then a server that is restored while its peers are down repeats no
+            ids; but a process that starts while all peers are down draws none.
+
+    Attributes:
+        info: a dictionary for what is built on the pool.
+        dispatch: the listeners to its `TicketEvents`.
 
     Raises:
-        TicketArgumentError: no servers, too many for the stride, two with the same offset, or a time
-            that is none.
+        TicketArgumentError: no servers, too many for the stride, two with the same offset, or an
+            invalid time.
     """
 
-    #: Who listens to `TicketEvents`.
     dispatch = event.dispatcher(TicketEvents)
+    _random_start = staticmethod(random_start)
 
     def __init__(
         self,
-        servers: Sequence[str | URL | Engine | AsyncEngine | TicketServer],
+        servers: Sequence[str | URL | Engine | AsyncEngine | ServerSpec],
         *,
         stride: int | None = None,
         name: str = "default",
-        timeout: float = 1.0,
+        timeout: float = Timeouts.timeout_seconds,
+        lock_wait: float = Timeouts.lock_wait_seconds,
         hedge: bool | None = None,
-        block_lasts: float = 10.0,
-        block_age: float = 600.0,
-        node_lease: float = 60.0,
+        block_duration: float = 10.0,
+        block_max_age: float = 600.0,
+        require_peer: bool = False,
     ) -> None:
-        from .leases import Nodes
-
         # a URL is a tuple, too
         if isinstance(servers, URL) or not isinstance(servers, (list, tuple)) or not servers:
             raise TicketArgumentError(
-                f"TicketPool({name!r}) needs a list of ticket servers, of two for one to be able to die"
+                f"TicketPool({name!r}) needs a list of ticket servers: name two or more, so that one may fail"
             )
         self.name = name
         self.stride = len(servers) if stride is None else stride
-        known = type(self.stride) is int
-        if not known or not len(servers) <= self.stride <= LARGEST_STRIDE:
+        this = f"TicketPool({name!r})"
+        whole_number(f"{this} of {len(servers)}: stride", self.stride, len(servers), LARGEST_STRIDE)
+        timeouts = Timeouts(
+            seconds(f"{this}: timeout", timeout), seconds(f"{this}: lock_wait", lock_wait)
+        )
+        self.block_duration = seconds(f"{this}: block_duration", block_duration, math.inf)
+        self.block_max_age = seconds(f"{this}: block_max_age", block_max_age, math.inf)
+        is_flag = type(require_peer) is bool
+        if not is_flag or (require_peer and len(servers) < 2):
             raise TicketArgumentError(
-                f"TicketPool({name!r}): stride={stride!r}; it is {len(servers)} (the number of servers)"
-                f" to {LARGEST_STRIDE}"
+                f"{this} of {len(servers)}: require_peer={require_peer!r}: expected True or False; True needs two"
+                " servers or more, as it asks another one of the pool"
             )
-        times = {"block_lasts": block_lasts, "block_age": block_age, "node_lease": node_lease}
-        for argument, seconds in times.items():
-            if type(seconds) not in (int, float) or not seconds > 0:
-                raise TicketArgumentError(
-                    f"TicketPool({name!r}): {argument}={seconds!r}; it is a number of seconds above 0"
-                )
-        self.block_lasts, self.block_age = block_lasts, block_age
-        self.servers = tuple(s if isinstance(s, TicketServer) else TicketServer(s) for s in servers)
-        for place, server in enumerate(self.servers, 1):
-            server.join(place, self.stride, timeout)
+        self.servers = tuple(
+            TicketServer(_spec_of(given), position, self.stride, timeouts)
+            for position, given in enumerate(servers, 1)
+        )
         #: Whether a ticket server is a SQLite file.
-        self.on_sqlite = any(server.engine.dialect.name == "sqlite" for server in self.servers)
+        self._on_sqlite = any(server.context.dialect.is_embedded for server in self.servers)
         self._check_offsets()
-        self._warn_of_twins()
-        self._nodes = Nodes(name, self.servers, self.stride, node_lease)
-        self._snowflakes: dict[tuple[str, BitLayout, int | None], Snowflakes] = {}
-        self._moments = Moments(name, self.dispatch)
-        self._hand = Hand(self._moments.discarded)
+        self._warn_of_duplicates()
+        self.info: dict[Any, Any] = {}
+        self._events = Dispatcher(name, self.dispatch)
+        self._buffer = self._new_buffer()
+        self._failover = Failover(name, self.servers, self._events, self._random_start)
         #: What the servers know of each other.
-        self.marks = Marks(self.servers, self.stride)
-        for server in self.servers:
-            server.listen_to(self.marks, self._moments)
+        self._marks = HighWaterService(self.servers, self.stride, require_peer=require_peer)
         hedge = len(servers) > 1 if hedge is None else hedge
-        self._watch = Watch(self.servers, hedge=hedge, moments=self._moments)
+        self._monitor = HedgingMonitor(self.servers, hedge=hedge, events=self._events)
+        on_quarantine = functools.partial(_on_quarantine, self._events, ref(self._marks))
+        for server in self.servers:
+            server.connect_peers(self._marks, on_quarantine, self._monitor, self._events)
         self._metadatas: WeakSet[MetaData] = WeakSet()
-        #: Where the sequences are that have moved away: a pool attached beside this one, and a name.
-        self.trails: dict[str, tuple[TicketPool, str]] = {}
+        #: Where the sequences are that have moved away: another attached pool, and a name there.
+        self._redirects: dict[str, tuple[TicketPool, str]] = {}
         _pools.add(self)
-        _look_after_forks()
+        _install_fork_hook()
 
     def __repr__(self) -> str:
         servers = ", ".join(map(str, self.servers))
         return f"TicketPool([{servers}], stride={self.stride}, name={self.name!r})"
 
     def _check_offsets(self) -> None:
-        offsets = [server.offset or 0 for server in self.servers]
+        offsets = [server.offset for server in self.servers]
         if len(set(offsets)) < len(offsets) or not all(1 <= o <= self.stride for o in offsets):
             raise TicketArgumentError(
-                f"TicketPool({self.name!r}): the offsets {offsets} must differ, and be 1 to"
-                f" {self.stride}: two servers with one offset would issue the same tickets"
+                f"TicketPool({self.name!r}): expected different offsets from 1 to {self.stride}, found {offsets}:"
+                " two servers with one offset would issue the same tickets"
             )
 
-    def _warn_of_twins(self) -> None:
-        places = [place_of(server.engine) for server in self.servers]
-        for place, server in zip(places, self.servers, strict=True):
-            if places.count(place) > 1:
+    def _warn_of_duplicates(self) -> None:
+        addresses = [address_of(server.engine) for server in self.servers]
+        for address, server in zip(addresses, self.servers, strict=True):
+            if addresses.count(address) > 1:
                 warnings.warn(
-                    f"TicketPool({self.name!r}) has the server {server} more than once: that makes two"
-                    " offsets and no second machine, so nothing goes on when it dies",
+                    f"TicketPool({self.name!r}) has the server {server} more than once: when it fails, all of its"
+                    " offsets fail. Replace one entry by a server on another machine",
                     TicketWarning,
                     stacklevel=3,
                 )
@@ -182,21 +189,22 @@ class TicketPool(event.EventTarget):
         Another pool of that name is replaced. The first call of a process installs the
         ``before_flush`` listener on SQLAlchemy's ``Session``.
         """
-        attached_pools(metadata)[self.name] = self
+        attached_sources(metadata_of(self.name, metadata))[self.name] = self
         self._metadatas.add(metadata)
+        mappers.inspect_mappers()
         flush.install()
 
     def detach(self, metadata: MetaData) -> None:
-        """Serve ``metadata`` no longer; nothing happens when another pool has taken the place."""
-        pools = attached_pools(metadata)
-        if pools.get(self.name) is self:
-            del pools[self.name]
+        """Stop serving ``metadata``; nothing happens if another pool serves it under this name."""
+        sources = attached_sources(metadata_of(self.name, metadata))
+        if sources.get(self.name) is self:
+            del sources[self.name]
         self._metadatas.discard(metadata)
 
     @contextmanager
     def attached(self, metadata: MetaData) -> Generator[TicketPool]:
-        """Serve ``metadata`` for a while, then give the place back to the pool that had it."""
-        before = attached_pools(metadata).get(self.name)
+        """Serve ``metadata`` within a ``with`` block; then the pool before serves it again."""
+        before = attached_pools(metadata_of(self.name, metadata)).get(self.name)
         self.attach(metadata)
         try:
             yield self
@@ -205,7 +213,7 @@ class TicketPool(event.EventTarget):
             if before is not None:
                 before.attach(metadata)
 
-    def neighbour(self, moved: TicketTableMoved) -> TicketPool:
+    def _resolve(self, moved: TicketTableMoved) -> TicketPool:
         """The pool that a tombstone of this pool's names: attached to the same MetaData.
 
         Raises:
@@ -219,10 +227,10 @@ class TicketPool(event.EventTarget):
                 return pool
         raise moved
 
-    def serves_beside(self, pool: TicketPool) -> bool:
+    def _is_reachable_from(self, pool: TicketPool) -> bool:
         """Whether this pool is still what ``pool`` finds under its name."""
         return pool is self or any(
-            attached_pools(metadata).get(self.name) is self for metadata in pool._metadatas
+            attached_sources(metadata).get(self.name) is self for metadata in pool._metadatas
         )
 
     # -- drawing
@@ -238,32 +246,28 @@ class TicketPool(event.EventTarget):
             TicketTableError: no server has a table for the sequence that may be drawn from.
             TicketsExhausted: no number is left.
         """
-        hand = self._hand
+        buffer = self._buffer
         try:
-            ticket = hand.streams[sequence.name].pop()  # type: ignore[index,union-attr]  # caught below, and rare
-            if hand.here[0]:
-                return ticket
+            ready = buffer.sequences[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
+            if elapsed() < ready.until:
+                ticket = ready.pop()
+                if buffer.is_owner_process[0]:  # else the ticket is the parent's
+                    return ticket
         except (AttributeError, KeyError, IndexError):
             pass
-        name, bounds = _meant(sequence)
-        if bounds[1] > 1:
-            return self.next_in_hand(name, bounds)
-        return self.reserve_for(name, 1, bounds)[0][0]
+        if type(sequence) is str and sequence in buffer.sequences:  # its name was checked before
+            return self._reserve(sequence, 1, (1, 1))[0][0]
+        name, bounds = _name_and_bounds(sequence)
+        return self._next_buffered(name, bounds)
 
-    def next_in_hand(self, name: str, bounds: Bounds) -> int:
+    def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
         """`next_id` by the name of a sequence and the bounds of its blocks, for single tickets now and then."""
-        hand = self._hand_of_this_process()
-        stream = hand.stream(name)
-        if stream.lay_out():
-            if stream.is_low:
-                prefetch.fetch(self, name, stream, bounds)
-            try:
-                ticket = stream.pop()
-                if hand.here[0]:
-                    return ticket
-            except IndexError:  # others were faster
-                pass
-        return self.reserve_for(name, 1, bounds)[0][0]
+        if bounds[1] > 1:
+            buffer = self._buffer_of_this_process()
+            ticket = buffer.take_one(name, bounds, self._draw, self._begin_fetch)
+            if ticket is not None:
+                return ticket
+        return self._reserve(name, 1, bounds)[0][0]
 
     def next_ids(self, sequence: str | TicketSequence, n: int) -> list[int]:
         """Exactly ``n`` tickets, ascending within each block.
@@ -281,141 +285,71 @@ class TicketPool(event.EventTarget):
             TicketArgumentError: ``n`` is not 1 or more.
             TicketError: as `next_id`.
         """
-        name, bounds = _meant(sequence)
-        return self.reserve_for(name, n, bounds)
+        name, bounds = _name_and_bounds(sequence)
+        return self._reserve(name, n, bounds)
 
-    def reserve_for(self, name: str, n: int, bounds: Bounds) -> list[range]:
+    def _reserve(self, name: str, n: int, bounds: BlockBounds) -> list[range]:
         """`reserve` by the name of a sequence and the bounds of its blocks."""
         if type(n) is not int or n < 1:
-            raise TicketArgumentError(f"{n!r} tickets of {name!r}: ask for 1 or more")
-        hand = self._hand_of_this_process()
-        stream = hand.stream(name)
-        if n == bounds[1] == 1 and stream.is_empty:  # neither from the hand nor for it
-            single = trail.draw(self, name, 1)
-            return single if hand.has(stream, name) else self._drawn_in_vain(hand, name, 1, bounds)
-        blocks = stream.take(n)
-        in_hand = total = count(blocks) if blocks else 0
-        try:
-            for _ in range(WAITS):
-                missing = n - total
-                if not 0 < missing < bounds[1] or not stream.arrivals.wait_for(missing):
-                    break
-                blocks += stream.take(missing)
-                in_hand = total = count(blocks)
-            while total < n:
-                drawn = prefetch.draw(self, name, stream, n - total, bounds)
-                blocks += drawn
-                total += count(drawn)
-        except BaseException:
-            if hand.has(stream, name):
-                stream.put(blocks)  # nobody has seen them
-            raise
-        if not hand.has(stream, name):
-            return self._drawn_in_vain(hand, name, n, bounds)
-        if in_hand and bounds != (1, 1):
-            prefetch.fetch(self, name, stream, bounds)
-        return [block.tickets for block in blocks]
+            whole_number(f"tickets of {name!r}: n", n, 1)
+        while True:
+            if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
+                self._reinit_after_fork()
+            blocks = self._buffer.take(name, n, bounds, self._draw, self._begin_fetch)
+            if blocks is not None:  # else the buffer was dropped while we drew: that is a gap
+                return blocks
 
-    def _drawn_in_vain(self, hand: Hand, name: str, n: int, bounds: Bounds) -> list[range]:
-        """Others, as those of a hand that was dropped meanwhile are nobody's."""
-        if hand.here[0]:  # in a fork they are the parent's
-            self._moments.discarded(name, n, "dropped")
-        return self.reserve_for(name, n, bounds)
+    def _draw(self, name: str, n: int) -> list[range]:
+        """One draw from wherever the sequence is."""
+        if name not in self._redirects:
+            try:
+                return self._failover.draw(name, n)
+            except TicketTableMoved as moved:
+                log.info("following the sequence %r: %s", name, moved)
+        return self._draw_redirected(name, n)
 
-    def snowflakes(
-        self,
-        sequence: str | SnowflakeSequence,
-        layout: BitLayout | None = None,
-        shard: int | None = None,
-    ) -> Snowflakes:
-        """What makes the ids of a `SnowflakeSequence` in this process, with a leased node number.
+    def _draw_redirected(self, name: str, n: int) -> list[range]:
+        """One draw from where a sequence that has moved was found last, or is found now."""
+        known = self._redirects.get(name)
+        if known is not None and known[0]._is_reachable_from(self):
+            try:
+                return known[0]._draw_from_servers(known[1], n)
+            except TicketTableError:  # it has moved on
+                pass
+        self._redirects.pop(name, None)
+        drawn, found = _follow(self, name, n)
+        if found != (self, name):
+            self._redirects[name] = found
+        return drawn
 
-        Args:
-            sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
-            layout: of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
-            shard: that stands in the node's bits; the leased number then takes the upper half of the
-                sequence's.
+    def _begin_fetch(self, name: str, fetch: Callable[[], None]) -> bool:
+        """Begin to fetch a block in the background, where the driver lets us.
 
-        Raises:
-            TicketArgumentError: a shard beyond its bits, or a layout that has the node in the lowest bits.
+        Not from SQLite: it does not survive a fork while a thread is inside of it.
         """
-        from .bits import INSTAGRAM, SNOWFLAKE
-        from .snowflake import Snowflakes, SnowflakeSequence
+        pool, _ = self._redirects.get(name, (self, name))
+        in_a_task = any(server.engine.dialect.is_async for server in pool.servers)
+        if pool._on_sqlite or (in_a_task and not has_running_loop()):
+            return False
+        return in_background(fetch, f"sqla_tickets block of {name!r}", in_a_task=in_a_task)
 
-        if isinstance(sequence, SnowflakeSequence):
-            name, layout = sequence_of(sequence), sequence.layout
-        else:
-            name = sequence
-        layout = layout or (SNOWFLAKE if shard is None else INSTAGRAM)
-        made = self._snowflakes.get((name, layout, shard))
-        return made or self._snowflakes.setdefault(
-            (name, layout, shard), Snowflakes(name, layout, self._nodes, shard)
-        )
+    def _buffer_of_this_process(self) -> Buffer:
+        if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
+            self._reinit_after_fork()
+        return self._buffer
 
-    def _hand_of_this_process(self) -> Hand:
-        if not self._hand.here[0]:  # a fork that Python was not told of
-            self.forget_parent()
-        return self._hand
+    def _new_buffer(self) -> Buffer:
+        return Buffer(self._events.discarded, self.block_duration, self.block_max_age)
 
-    def draw_here(self, name: str, n: int) -> list[range]:
+    def _draw_from_servers(self, name: str, n: int) -> list[range]:
         """One draw, from the first server of this pool that answers.
 
         Raises:
             TicketTableMoved: the sequence is not here any more, or not yet.
             TicketError: as `next_id`.
         """
-        turn = self._hand_of_this_process().stream(name).turn() % len(self.servers)
-        failures: dict[TicketServer, TicketError] = {}
-        began, first = monotonic(), self.servers[turn]
-        drawn = self._ask(first, name, n, failures) if first.is_idle(name) else None
-        return drawn or self._ask_others(name, n, turn, began, failures)
-
-    def _ask_others(
-        self, name: str, n: int, turn: int, began: float, failures: dict[TicketServer, TicketError]
-    ) -> list[range]:
-        failed = next(iter(failures), None)
-        for server in in_turn(self.servers, name, turn, began, failures):
-            if failed is not None:
-                self._moments.tell("failed_over", name, failed, failures[failed])
-            drawn = self._ask(server, name, n, failures)
-            if drawn is not None:
-                return drawn
-            failed = server
-        raise self._none_left(name, failures)
-
-    def _ask(
-        self, server: TicketServer, name: str, n: int, failures: dict[TicketServer, TicketError]
-    ) -> list[range] | None:
-        was_well = server.breaker.reason is None
-        flight = Flight(server, server.table(name), n, current_loop())
-        flight.is_patient = server in failures
-        try:
-            return self._moments.draw(flight, self._watch.draw)
-        except TicketArgumentError:
-            raise
-        except TicketError as error:
-            if flight.answer is not None:
-                return flight.answer
-            failures[server] = error
-            level = logging.WARNING if was_well else logging.INFO  # it has been said
-            log.log(level, "drawing from the next ticket server: %s", error)
-            return None
-        except BaseException:  # a cancelled task, whose draw may go on in a thread
-            flight.cut(Cut.RELEASED)
-            raise
-
-    def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
-        reasons = "; ".join(map(str, failures.values()))
-        message = f"no ticket server of {self.name!r} can give a ticket of {name!r}: {reasons}"
-        for failure in failures.values():
-            if isinstance(failure, TicketTableMoved):
-                return failure
-        kinds: tuple[type[TicketError], ...]
-        kinds = (TicketTableMissing, TicketTableError, TicketsExhausted, TicketViolation)
-        for kind in kinds:
-            if all(isinstance(failure, kind) for failure in failures.values()):
-                return kind(message)
-        return NoTicketServer(message, {str(server): e for server, e in failures.items()})
+        self._buffer_of_this_process()
+        return self._failover.draw(name, n)
 
     # -- ticket tables
 
@@ -439,13 +373,10 @@ class TicketPool(event.EventTarget):
 
         Raises:
             TicketError: a server failed, or has another table of that name. Call it again when that
-                is mended: what was done is kept.
+                is repaired: what was done is kept.
         """
-        if not 1 <= start <= largest_ticket(bits):
-            raise TicketArgumentError(f"start={start!r}: a ticket is 1 to {largest_ticket(bits)}")
-        from . import moves
-
-        moves.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
+        whole_number(f"the ticket table {name!r}: start", start, 1)
+        operations.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
 
     def drop_table(self, name: str) -> None:
         """Drop the sequence's table on every server. Its numbers begin anew when it is created again.
@@ -453,27 +384,27 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketError: a server failed.
         """
+        name = name_of_sequence(name)
         try:
             for server in self.servers:
                 server.drop(name)
-            self.marks.drop(name)
+            self._marks.drop(name)
         finally:
-            self._hand.drop(name)
+            self._buffer.drop(name)
 
     def raise_above(self, name: str, above: int) -> None:
-        """See that every server's next ticket is larger than ``above``; none is ever lowered.
+        """Raise a sequence: every server's next ticket is larger than ``above``. Never lowers a number.
 
-        What this pool has in hand of the sequence is dropped.
+        The tickets of the sequence that this pool has buffered are dropped.
 
         Raises:
             TicketError: a server failed, or has no table for the sequence.
         """
-        from . import moves
-
+        name = name_of_sequence(name)
         try:
-            moves.raise_above(self, name, above)
+            operations.raise_above(self, name, above)
         finally:
-            self._hand.drop(name)
+            self._buffer.drop(name)
 
     def unquarantine(self, name: str, server: TicketServer | None = None) -> None:
         """Draw again from tables that broke a promise, and that a person has repaired since.
@@ -486,9 +417,10 @@ class TicketPool(event.EventTarget):
             server: one of ``pool.servers``; None for all of them.
 
         Raises:
-            TicketViolation: a table still issues old numbers, or another server's; it stays quarantined.
+            TicketIntegrityError: a table still issues old numbers, or another server's; it stays quarantined.
             TicketError: a server failed; its table stays quarantined.
         """
+        name_of_sequence(name)
         if server is not None and server not in self.servers:
             raise TicketArgumentError(f"{server} is not in the pool {self.name!r}")
         failures: list[TicketError] = []
@@ -506,132 +438,58 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketError: as `create_table`.
         """
-        for name in self._sequences_of(metadata):
-            self.create_table(name)
-        if self._needs_nodes(metadata):
-            self.create_node_table()
-
-    def create_node_table(self) -> None:
-        """Create the table of node numbers on every server, for `SnowflakeSequence` s; idempotent.
-
-        Raises:
-            TicketError: a server failed.
-        """
-        from . import lease_table
-
-        for server in self.servers:
-            server.do(lease_table.NAME, lease_table.create)
-
-    def node_leases(self) -> list[NodeLease]:
-        """One record per node number that was ever leased; every server is asked now.
-
-        Raises:
-            NoTicketServer: none answers, or none has the table.
-        """
-        return self._nodes.listed()
-
-    def _needs_nodes(self, metadata: MetaData) -> bool:
-        return any(
-            isinstance(column.default, IdDefault) and column.default.node_pool == self.name
-            for table in metadata.tables.values()
-            for column in table.columns
-        )
+        create_tables(self, _ticket_columns(metadata_of(self.name, metadata)))
 
     def _sequences_of(self, metadata: MetaData) -> list[str]:
         return sorted(
             {
                 sequence_of(column.default, column)
-                for table in metadata.tables.values()
-                for column in table.columns
+                for column in _ticket_columns(metadata)
                 if isinstance(column.default, TicketSequence)
                 and (column.default.pool or "default") == self.name
             }
         )
 
-    # -- looking after it
+    def declared_sequences(self) -> set[str]:
+        """The names of the sequences that the attached MetaDatas declare."""
+        return {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
 
-    def status(self, sequences: Iterable[str] = ()) -> list[TicketStatus]:
+    # -- operations
+
+    def status(self, sequences: Iterable[str] = ()) -> list[TableStatus]:
         """One record per sequence and server; every server is asked now. Raises nothing for one down.
 
         The sequences are those of the attached MetaDatas, those that were drawn from, and ``sequences``.
         """
-        from . import lease_table
-
-        names = set(sequences)
-        names |= {name for metadata in self._metadatas for name in self._sequences_of(metadata)}
+        names = names_of_sequences(sequences) | self.declared_sequences()
         names.update(name for server in self.servers for name in server.known_sequences() if name)
-        names.discard(lease_table.NAME)
-        answers = last_tickets(self, names)
-        return [self._status_of(*asked, answer) for asked, answer in answers.items()]
+        names.discard(NODES)
+        return ask_tables(self, names)
 
-    def in_hand(self, sequence: str) -> int:
-        """How many tickets of the sequence of that name this process holds."""
-        return self._hand.count(sequence)
+    def buffered(self, sequence: str) -> int:
+        """How many tickets of the sequence this process has buffered."""
+        return self._buffer.count(sequence)
 
-    def _status_of(
-        self, name: str, server: TicketServer, answer: int | TicketError
-    ) -> TicketStatus:
-        from .status import TicketStatus
-
-        error = answer if isinstance(answer, TicketError) else None
-        last = answer if isinstance(answer, int) else None
-        table = server.table(name)
-        largest = largest_ticket(table.note.bits if table.note else 64)
-        breaker = max(server.breaker, table.breaker, key=lambda b: _GRAVITY.index(b.state))
-        return TicketStatus(
-            sequence=name,
-            server=str(server),
-            up=last is not None,
-            last_ticket=last,
-            layout=table.layout.name if table.layout else None,
-            stride=table.note.stride if table.note else None,
-            offset=table.note.offset if table.note else None,
-            capacity_left=None if last is None else max(0, largest - last) // self.stride,
-            in_hand=self._hand.count(name),
-            draws=table.draws,
-            errors=table.errors,
-            breaker=breaker.state,
-            error=str(error or breaker.reason) if error or breaker.reason else None,
-        )
-
-    def refuse_database_of(self, engine: Engine) -> None:
-        """See that the application's database is not a SQLite file that issues tickets.
-
-        The application's transaction would hold the file's only write lock while it waits for a
-        ticket, which needs that lock.
-
-        Raises:
-            TicketArgumentError: it is.
-        """
-        if engine.dialect.name == "sqlite" and self.on_sqlite:
-            for server in self.servers:
-                if server.is_database_of(engine):
-                    raise TicketArgumentError(
-                        f"the ticket server {server} is the application's own SQLite database, whose"
-                        " one write lock the insert holds while it waits for its ticket: give the"
-                        " tickets a file of their own"
-                    )
-
-    def forget_parent(self) -> None:
+    def _reinit_after_fork(self) -> None:
         """In a fork: use none of the parent's blocks, connections and locks."""
         for server in self.servers:
-            server.forget_parent()
-        self._nodes.forget_parent()
-        for made in list(self._snowflakes.values()):
-            made.forget_parent()
-        self._watch.forget_parent()
-        self.marks.forget_parent()
-        self._hand = Hand(self._moments.discarded)  # the last, as it says that all is done
+            server.reinit_after_fork()
+        self._monitor.reinit_after_fork()
+        self._marks.reinit_after_fork()
+        self._failover.reinit_after_fork()
+        # the last, as it says that all is done
+        self._buffer = self._new_buffer()
 
     def dispose(self) -> None:
         """Close every idle connection, end every thread, give back node numbers.
 
-        The pool can go on; blocks in hand stay.
+        What a background call that is under way has opened, or opens yet, is closed at its end. The pool can be
+        used again; its buffers stay.
         """
-        self._nodes.release()
-        self._watch.close()
-        self.marks.flush()
-        wait_for_tasks(max(server.timeout for server in self.servers))
+        self._events.dispatch_event("disposing")
+        self._monitor.close()
+        self._marks.flush()
+        wait_for_tasks(max(server.timeouts.timeout_seconds for server in self.servers))
         for server in self.servers:
             server.close()
 
@@ -647,42 +505,64 @@ class TicketPool(event.EventTarget):
         self.dispose()
 
 
-def _meant(sequence: str | TicketSequence) -> tuple[str, Bounds]:
+def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
+    """The pools that serve the sequences of this MetaData, by their names."""
+    sources = attached_sources(metadata).items()
+    return {name: source for name, source in sources if isinstance(source, TicketPool)}
+
+
+def _follow(pool: TicketPool, name: str, n: int) -> tuple[list[range], tuple[TicketPool, str]]:
+    return redirects.follow(
+        (pool, name), lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
+    )
+
+
+def _spec_of(given: str | URL | Engine | AsyncEngine | ServerSpec) -> ServerSpec:
+    return given if isinstance(given, ServerSpec) else ServerSpec(given)
+
+
+def _ticket_columns(metadata: MetaData) -> list[Column[Any]]:
+    return mappers.drawing_columns(
+        column for table in metadata.tables.values() for column in table.columns
+    )
+
+
+def _name_and_bounds(sequence: str | TicketSequence) -> tuple[str, BlockBounds]:
     """The name of a sequence, and the bounds of its blocks."""
-    if is_name(sequence):
-        return sequence, (1, 1)
     if isinstance(sequence, TicketSequence):
-        return sequence_of(sequence), sequence.bounds
-    raise TicketArgumentError(f"{sequence!r} is no sequence: expected a name or a TicketSequence")
+        return sequence.name or sequence_of(sequence), bounds_of(sequence.block)
+    return name_of_sequence(sequence), (1, 1)
 
 
-_GRAVITY = ("closed", "open", "quarantined")
+def _on_quarantine(
+    events: Dispatcher,
+    marks: Callable[[], HighWaterService | None],
+    server: ServerAccess,
+    sequence: str,
+    error: TicketError,
+) -> None:
+    """Drop what is buffered, tell the listeners, and have the peers know how far the server had come.
+
+    It holds no pool, as the server would keep it alive.
+    """
+    drop_everything()
+    events.dispatch_event("quarantined", sequence, server, error)
+    peers = marks()
+    if peers is not None:
+        peers.begin_to_write(server)
+
+
 _pools: WeakSet[TicketPool] = WeakSet()
 
 
-_NEEDED_LATER = (
-    "concurrent.futures.thread",
-    ".lease_table",
-    ".leases",
-    ".moves",
-    ".snowflake",
-    ".status",
-)
-
-
 @functools.cache
-def _look_after_forks() -> None:
-    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made.
-
-    A fork waits for ever for an import that another thread had begun. So what the methods of a pool import
-    is imported now.
-    """
-    for module in _NEEDED_LATER:
-        import_module(module, __package__)
+def _install_fork_hook() -> None:
+    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made."""
+    in_event_loop()  # SQLAlchemy imports greenlet when it is asked first
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_parents)
+        os.register_at_fork(after_in_child=_reinit_after_fork)
 
 
-def _forget_parents() -> None:
+def _reinit_after_fork() -> None:
     for pool in list(_pools):
-        pool.forget_parent()
+        pool._reinit_after_fork()

@@ -10,14 +10,21 @@ The variable `TICKETS_MYSQL_IMAGE` names the Docker image of MySQL.
 from __future__ import annotations
 
 import os
+import re
+import sys
+import zlib
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine
 
-from sqla_tickets.grants import Role
-from tests.servers import KINDS, Borrower, Fleet, MariaDB, MySQL, PostgreSQL
+from sqla_tickets import ServerSpec, TicketPool
+from sqla_tickets.dialects import Role
+from tests.support.draws import OpenPool
+from tests.support.drivers import Route
+from tests.support.servers import KINDS, MariaDB, MySQL, PostgreSQL, ServerFixtures, ServerRegistry
 
 # PyMySQL reads all authorities that the machine trusts, for each connection: ten times as long as the
 # rest of it takes. No test trusts one of them, nor does a program that one starts.
@@ -34,11 +41,84 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail, instead of skip, where a server is missing",
     )
     group.addoption(
+        "--one-kind",
+        action="store_true",
+        help="run each test on one kind of server and with one driver",
+    )
+    group.addoption(
         "--servers",
         default=",".join(KINDS),
         metavar="KINDS",
         help="use these kinds of servers only (default: %(default)s)",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--one-kind``, leave one of the kinds and drivers that a test is parametrised with."""
+    if not config.getoption("--one-kind"):
+        return
+    variants: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        variants.setdefault(_case_of(item), []).append(item)
+    kept = {id(_one_of(case, variants[case])) for case in variants}
+    left_out = [item for item in items if id(item) not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if id(item) in kept]
+
+
+def _case_of(item: pytest.Item) -> str:
+    """A test with its parameters, but for the kinds of servers and the driver."""
+    call = getattr(item, "callspec", None)
+    if call is None or item.get_closest_marker("every_kind"):
+        return item.nodeid
+    function, _, case = item.nodeid.partition("[")
+    # Routes first: the name of a kind is a part of theirs.
+    for variant in [*map(str, _routes_of(item)), *_kinds_of(item)]:
+        case = case.replace(variant, "*", 1)
+    return f"{function}[{case}"
+
+
+def _one_of(case: str, variants: list[pytest.Item]) -> pytest.Item:
+    """The variant that stands for all; which one follows from the name, so that the kinds share the tests."""
+    # elsewhere a test of these is skipped
+    on_mysql = [
+        item
+        for item in variants
+        if not re.search("replace|convert|to counter", item.nodeid)
+        or re.search("mysql|mariadb", item.nodeid)
+    ]
+    if any("route" in getattr(item, "fixturenames", ()) for item in variants):
+        return variants[0]  # the driver that comes along
+    on_mysql = [item for item in on_mysql if all(map(_is_here, _routes_of(item)))]
+    # MySQL, which starts and alters tables many times slower than the others, has the smallest share.
+    shares = [
+        item for item in on_mysql or variants for _ in range(1 if "mysql" in _kinds_of(item) else 3)
+    ]
+    return shares[zlib.crc32(case.encode()) % len(shares)]
+
+
+def _kinds_of(item: pytest.Item) -> list[str]:
+    """The kinds of servers that a test is parametrised with, by name."""
+    call = getattr(item, "callspec", None)
+    params = {} if call is None else call.params
+    return [params[name] for name in (*_MARKS, "kind") if params.get(name) in KINDS]
+
+
+def _routes_of(item: pytest.Item) -> list[Route]:
+    """The drivers that a test is parametrised with, alone or beside something else."""
+    call = getattr(item, "callspec", None)
+    params = () if call is None else call.params.values()
+    return [
+        each
+        for param in params
+        for each in (param if type(param) is tuple else [param])
+        if isinstance(each, Route)
+    ]
+
+
+def _is_here(route: Route) -> bool:
+    """Whether its driver is installed: one that has to be compiled may not be."""
+    return find_spec(route.module.partition(".")[0]) is not None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -66,42 +146,85 @@ def _checked(kinds: Sequence[str], origin: str) -> list[str]:
     return list(kinds)
 
 
+@pytest.fixture(autouse=True)
+def _first_server_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pools begin with their first server, for a test to know which one a draw is sent to."""
+    monkeypatch.setattr(TicketPool, "_random_start", staticmethod(lambda: 0))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_file() -> Iterator[None]:
+    """Fail a test that leaves a file in the checkout, as a relative path does."""
+    before = _files_of_checkout()
+    yield
+    left = _files_of_checkout() - before
+    assert not left, f"left in the checkout: {', '.join(sorted(left))}"
+
+
+def _files_of_checkout() -> set[str]:
+    # Not what tools keep for themselves, such as .coverage.
+    with os.scandir(Path(__file__).parents[1]) as entries:
+        return {e.name for e in entries if e.is_file() and not e.name.startswith(".")}
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Switch threads after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that a buffer of tickets goes by, to be set."""
+    now = [1000.0]
+    for module in ("sqla_tickets.draw.buffer", "sqla_tickets.pool"):
+        monkeypatch.setattr(f"{module}.elapsed", lambda: now[0])
+    return now
+
+
 @pytest.fixture(scope="session")
-def fleet(pytestconfig: pytest.Config) -> Iterator[Fleet]:
+def server_registry(pytestconfig: pytest.Config) -> Iterator[ServerRegistry]:
     """The servers of this run."""
-    fleet = Fleet(_used_kinds(pytestconfig))
-    yield fleet
-    fleet.close()
+    server_registry = ServerRegistry(_used_kinds(pytestconfig))
+    yield server_registry
+    server_registry.close()
 
 
 @pytest.fixture
-def servers(fleet: Fleet, pytestconfig: pytest.Config) -> Iterator[Borrower]:
+def servers(
+    server_registry: ServerRegistry, pytestconfig: pytest.Config
+) -> Iterator[ServerFixtures]:
     """Where a test gets servers and databases; what it did to them is undone afterwards."""
-    borrower = Borrower(fleet, require_all=bool(pytestconfig.getoption("--require-all-servers")))
-    yield borrower
-    borrower.give_back()
+    fixtures = ServerFixtures(
+        server_registry, require_all=bool(pytestconfig.getoption("--require-all-servers"))
+    )
+    yield fixtures
+    fixtures.give_back()
 
 
 @pytest.fixture
-def mariadb_pair(servers: Borrower) -> tuple[MariaDB, MariaDB]:
+def mariadb_pair(servers: ServerFixtures) -> tuple[MariaDB, MariaDB]:
     """The two shared MariaDB servers."""
     return servers.mariadb(0), servers.mariadb(1)
 
 
 @pytest.fixture
-def mysql_pair(servers: Borrower) -> tuple[MySQL, MySQL]:
+def mysql_pair(servers: ServerFixtures) -> tuple[MySQL, MySQL]:
     """The two shared MySQL servers."""
     return servers.mysql(0), servers.mysql(1)
 
 
 @pytest.fixture
-def postgres(servers: Borrower) -> PostgreSQL:
+def postgres(servers: ServerFixtures) -> PostgreSQL:
     """The shared PostgreSQL cluster."""
     return servers.postgresql()
 
 
 @pytest.fixture
-def ticket_urls(ticket_kind: str, servers: Borrower, tmp_path: Path) -> list[URL]:
+def ticket_urls(ticket_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
     """Two empty ticket databases, on two servers where the kind has two.
 
     Their user has the least privileges that migrations need; those of drawing are a part of them.
@@ -111,18 +234,51 @@ def ticket_urls(ticket_kind: str, servers: Borrower, tmp_path: Path) -> list[URL
 
 
 @pytest.fixture
-def shard_urls(app_kind: str, servers: Borrower, tmp_path: Path) -> list[URL]:
+def shard_urls(app_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
     """Two empty application databases of one kind."""
     return [_fresh(app_kind, n, servers, tmp_path / f"shard{n}.db") for n in range(2)]
 
 
 @pytest.fixture
-def app_url(app_kind: str, servers: Borrower, tmp_path: Path) -> URL:
+def app_url(app_kind: str, servers: ServerFixtures, tmp_path: Path) -> URL:
     """An empty application database."""
     return _fresh(app_kind, 0, servers, tmp_path / "app.db")
 
 
-def _fresh(kind: str, number: int, servers: Borrower, file: Path, role: Role | None = None) -> URL:
+def _fresh(
+    kind: str, number: int, servers: ServerFixtures, file: Path, role: Role | None = None
+) -> URL:
     if kind == "sqlite":
         return URL.create("sqlite+pysqlite", database=str(file))
     return servers.fresh_database(servers.shared(kind, number), role)
+
+
+@pytest.fixture
+def open_pool() -> Iterator[OpenPool]:
+    """Make a pool as ``TicketPool`` does, closed after the test.
+
+    It does not hedge, unless a test asks for it: how many draws are sent, and to which server, must not
+    depend on how busy the machine is.
+    """
+    pools: list[TicketPool] = []
+
+    def make(
+        servers: Sequence[str | URL | Engine | ServerSpec],
+        stride: int | None = None,
+        *,
+        hedge: bool | None = False,
+    ) -> TicketPool:
+        pools.append(TicketPool(servers, stride=stride, hedge=hedge))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.dispose()
+
+
+@pytest.fixture
+def pool(ticket_urls: list[URL], open_pool: OpenPool) -> TicketPool:
+    """A pool of two servers of each kind, with an empty sequence ``photos``."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    return pool

@@ -22,8 +22,8 @@ from rich.text import Text
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
-from tests.drawing.tools import grant_only, run
-from tests.servers import Fleet, MariaDB
+from tests.support.draws import grant_only, run
+from tests.support.servers import MariaDB, ServerRegistry
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "operations"
@@ -63,9 +63,9 @@ def colours(words: str) -> list[tuple[int, int, int]]:
 class Site:
     """A pair of ticket servers, and two shards whose ids they have issued."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.tickets = [fleet.mariadb(n) for n in range(2)]
-        self.shards = [fleet.mariadb(n) for n in (2, 3)]
+    def __init__(self, server_registry: ServerRegistry) -> None:
+        self.tickets = [server_registry.mariadb(n) for n in range(2)]
+        self.shards = [server_registry.mariadb(n) for n in (2, 3)]
         self.urls = [_database(server, "tickets") for server in self.tickets]
         self.shard_urls = [_database(server, "app") for server in self.shards]
         for offset, (server, url) in enumerate(zip(self.tickets, self.urls, strict=True), 1):
@@ -99,7 +99,7 @@ def picture(site: Site, name: str, shown: str, arguments: Sequence[str], width: 
     """Run the command, and keep what a terminal of that width shows of it."""
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "sqla_tickets_cli", *arguments],
+        [sys.executable, "-m", "sqla_tickets.cli", *arguments],
         check=False,  # it exits with 1 where it has found something
         capture_output=True,
         env={**environment, "COLUMNS": str(width), "PYTHONPATH": str(ROOT)},
@@ -184,14 +184,14 @@ def audit(site: Site) -> None:
 
 
 def main() -> None:
-    fleet = Fleet(["mariadb"])
+    server_registry = ServerRegistry(["mariadb"])
     try:
-        site = Site(fleet)
+        site = Site(server_registry)
         status(site)
         doctor(site)
         audit(site)
     finally:
-        fleet.close()
+        server_registry.close()
 
 
 if __name__ == "__main__":

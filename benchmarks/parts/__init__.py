@@ -9,6 +9,7 @@ from benchmarks.parts import (
     inserting,
     parallel,
     profile,
+    scale,
     snowflakes,
     tasks,
 )
@@ -21,10 +22,16 @@ PARTS = {
     part.name: part
     for part in (
         Part("draw", "one id at a time from a server", drawing.single),
-        Part("hand", "ids without a round trip each", drawing.from_hand, ("mariadb", "mysql")),
+        Part("buffered", "ids without a round trip each", drawing.buffered, ("mariadb", "mysql")),
         Part("blocks", "reserve() of 1 to 10,000,000", drawing.blocks),
         Part("threads", "one id at a time in 1 to 64 threads", parallel.threads, SERVERS),
         Part("processes", "one id at a time in 1 to 8 processes", parallel.processes, SERVERS),
+        Part(
+            "scale",
+            "rate and tail of 1 to 64 processes against bare cursors",
+            scale.processes,
+            ("mariadb", "mysql"),
+        ),
         Part("flush", "ORM flush of 1 to 100,000 rows", inserting.flushes),
         Part("snowflakes", "ids that sort by time, and flushes with them", snowflakes.snowflakes),
         Part("children", "ORM flush of parents with children", inserting.children),

@@ -15,9 +15,9 @@ from sqlalchemy.pool import StaticPool
 
 from benchmarks.harness import Comparison, Side, compare, timed
 from benchmarks.keys import auto_increment_key, models
-from benchmarks.place import Place
 from benchmarks.scale import Scale
-from sqla_tickets.flush import assign_tickets
+from benchmarks.testbed import Testbed
+from sqla_tickets.orm.flush import assign_tickets
 
 __all__ = ["costs"]
 
@@ -35,7 +35,7 @@ _IMPORTS = {
 }
 
 
-def costs(place: Place, scale: Scale) -> Iterator[Comparison]:
+def costs(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Neither has anything to do with a server."""
     with tempfile.TemporaryDirectory() as folder:
         yield compare(
@@ -89,7 +89,7 @@ def _listener(scale: Scale) -> Comparison:
             if was_there:
                 event.listen(Session, "before_flush", assign_tickets)
 
-    def beside() -> int:
+    def idle_listener() -> int:
         event.listen(Session, "before_flush", assign_tickets)
         return flush()
 
@@ -98,6 +98,6 @@ def _listener(scale: Scale) -> Comparison:
         "",
         f"ORM flush of {rows:,} objects without tickets, SQLite in memory",
         "rows/s",
-        [Side("listener installed", timed(beside)), Side("no listener", timed(without))],
+        [Side("listener installed", timed(idle_listener)), Side("no listener", timed(without))],
         rounds=10 * scale.rounds,
     )

@@ -1,4 +1,4 @@
-"""One id at a time, ids in hand, and blocks, in one thread."""
+"""One id at a time, buffered ids, and blocks, in one thread."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from benchmarks.crew import crew
 from benchmarks.harness import Comparison, Side, compare, in_threads, rate_of
 from benchmarks.peers import peers_of
-from benchmarks.place import Place
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed
 from sqla_tickets import TicketPool
 
-__all__ = ["blocks", "from_hand", "single"]
+__all__ = ["blocks", "buffered", "single"]
+
+#: How many processes use buffered ids at once.
+_PROCESSES = 8
 
 
-def single(place: Place, scale: Scale) -> Iterator[Comparison]:
+def single(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """One id at a time: each costs a round trip."""
     names = (
         "next_id, counter layout",
@@ -33,10 +37,10 @@ def single(place: Place, scale: Scale) -> Iterator[Comparison]:
         "next_id, block=1000",
     )
     title = "One id at a time, one thread"
-    yield _one_by_one(place, scale, "draw", title, names, 1)
+    yield _one_by_one(testbed, scale, "draw", title, names, 1)
 
 
-def from_hand(place: Place, scale: Scale) -> Iterator[Comparison]:
+def buffered(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Ids that are there already, or made on the spot."""
     names = (
         "next_id, block=1000",
@@ -47,17 +51,32 @@ def from_hand(place: Place, scale: Scale) -> Iterator[Comparison]:
         "Leaf-like, step 1000",
         "Redis INCRBY 1000",
     )
-    yield _one_by_one(place, scale, "hand", "Ids without a round trip each, one thread", names, 1)
+    yield _one_by_one(
+        testbed, scale, "buffered", "Ids without a round trip each, one thread", names, 1
+    )
     with ExitStack() as stack:
-        (peer,) = peers_of(place, "next_id, block=1000").values()
-        draw = stack.enter_context(peer.open(place))
+        (peer,) = peers_of(testbed, "next_id, block=1000").values()
+        draw = stack.enter_context(peer.open(testbed))
         sides = [
             Side(f"{n} threads", in_threads(draw, n, scale.slice, peer.batch)) for n in (8, 1, 64)
         ]
         yield compare(
-            "hand in threads",
-            place.kind,
+            "buffered in threads",
+            testbed.kind,
             "next_id with block=1000, threads together",
+            "ids/s",
+            sides,
+            rounds=scale.rounds,
+        )
+    with crew(testbed, _PROCESSES) as workers:
+        sides = [
+            Side(f"{n} processes", partial(workers.rate, "next_id, block=1000", n, scale.slice))
+            for n in (_PROCESSES, 1)
+        ]
+        yield compare(
+            "buffered in processes",
+            testbed.kind,
+            "next_id with block=1000, processes together",
             "ids/s",
             sides,
             rounds=scale.rounds,
@@ -65,21 +84,21 @@ def from_hand(place: Place, scale: Scale) -> Iterator[Comparison]:
 
 
 def _one_by_one(
-    place: Place, scale: Scale, key: str, title: str, names: Sequence[str], threads: int
+    testbed: Testbed, scale: Scale, key: str, title: str, names: Sequence[str], threads: int
 ) -> Comparison:
     with ExitStack() as stack:
         sides: list[Side] = []
-        for name, peer in peers_of(place, *names).items():
-            draw = stack.enter_context(peer.open(place))
+        for name, peer in peers_of(testbed, *names).items():
+            draw = stack.enter_context(peer.open(testbed))
             sides.append(Side(name, in_threads(draw, threads, scale.slice, peer.batch)))
-        return compare(key, place.kind, title, "ids/s", sides, rounds=scale.rounds)
+        return compare(key, testbed.kind, title, "ids/s", sides, rounds=scale.rounds)
 
 
-def blocks(place: Place, scale: Scale) -> Iterator[Comparison]:
+def blocks(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """How long a block of any size takes, and how much memory."""
     sizes = (1, 1_000, 1_000_000, 10_000_000)
-    for layout in place.layouts:
-        with TicketPool(list(place.tickets)) as pool:
+    for layout in testbed.layouts:
+        with TicketPool(list(testbed.tickets)) as pool:
             name = f"blocks_{layout}"
             pool.create_table(name, layout=layout)
 
@@ -91,9 +110,9 @@ def blocks(place: Place, scale: Scale) -> Iterator[Comparison]:
             ]
             title = f"Blocks of any size, {layout} layout"
             done = compare(
-                f"blocks, {layout}", place.kind, title, "draws/s", sides, rounds=scale.rounds
+                f"blocks, {layout}", testbed.kind, title, "draws/s", sides, rounds=scale.rounds
             )
-            done.notes = [f"reserve({n:,}): {_memory(pool, name, n):,} bytes" for n in sizes]
+            done.remarks = [f"reserve({n:,}): {_memory(pool, name, n):,} bytes" for n in sizes]
             yield done
 
 

@@ -19,9 +19,9 @@ from benchmarks.harness import Comparison, Row
 from benchmarks.peers import is_installed
 from benchmarks.peers.flickr import bare_cursor
 from benchmarks.peers.in_process import UUID7, new_uuid7
-from benchmarks.place import Place
 from benchmarks.scale import Scale
-from sqla_tickets import TicketPool
+from benchmarks.testbed import Testbed
+from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketPool
 
 __all__ = ["index"]
 
@@ -34,32 +34,32 @@ ENGINE=InnoDB
 NewIds = Callable[[int], "list[object]"]
 
 
-def index(place: Place, scale: Scale) -> Iterator[Comparison]:
+def index(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """One table for each kind of key."""
     title = "A growing table: the last tenth of its rows"
-    rate = Comparison("index rate", place.kind, title, "rows/s", [])
+    rate = Comparison("index rate", testbed.kind, title, "rows/s", [])
     title = "The same table with its indexes (less is better)"
-    size = Comparison("index size", place.kind, title, "bytes/row", [])
+    size = Comparison("index size", testbed.kind, title, "bytes/row", [])
     with ExitStack() as stack:
-        pool = stack.enter_context(TicketPool(list(place.tickets)))
+        pool = stack.enter_context(TicketPool(list(testbed.tickets)))
         pool.create_table("large")
-        cursor = stack.enter_context(bare_cursor(place))
-        for number, (name, type_, new_ids) in enumerate(_keys(place, pool)):
+        cursor = stack.enter_context(bare_cursor(testbed))
+        for number, (name, type_, new_ids) in enumerate(_keys(testbed, pool)):
             table = f"large_{number}"
             counts = "" if new_ids else "AUTO_INCREMENT"
             cursor.execute(_TABLE.format(name=table, type=type_, counts=counts))
             rows, last = _grow(cursor, table, new_ids, scale)
             rate.rows.append(Row(name, [last]))
             size.rows.append(Row(name, [_bytes(cursor, table) / rows]))
-            rate.notes.append(f"{name}: {rows:,} rows")
+            rate.remarks.append(f"{name}: {rows:,} rows")
             cursor.execute(f"DROP TABLE {table}")
     yield rate
     yield size
 
 
-def _keys(place: Place, pool: TicketPool) -> Iterator[tuple[str, str, NewIds | None]]:
+def _keys(testbed: Testbed, pool: TicketPool) -> Iterator[tuple[str, str, NewIds | None]]:
     """Names, column types and generators; None for the server's own."""
-    of_uuids = "uuid" if place.kind == "mariadb" else "char(32)"
+    of_uuids = "uuid" if testbed.kind == "mariadb" else "char(32)"
 
     def tickets(n: int) -> list[object]:
         return list(itertools.chain.from_iterable(pool.reserve("large", n)))
@@ -75,8 +75,8 @@ def _keys(place: Place, pool: TicketPool) -> Iterator[tuple[str, str, NewIds | N
 
 
 def _snowflakes(pool: TicketPool) -> NewIds:
-    pool.create_node_table()
-    made = pool.snowflakes("large")
+    NodeLeases(pool).create_table()
+    made = SnowflakeGenerator(pool, "large")
     return lambda n: [*made.next_ids(n)]
 
 

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from benchmarks.harness import Comparison, Side, compare, in_threads, timed
 from benchmarks.keys import Models, keys_of
 from benchmarks.peers import peers_of
-from benchmarks.place import Place, delayed
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed, delayed
 
 __all__ = [
     "children",
@@ -43,10 +43,10 @@ _KEYS = (
 
 
 @contextmanager
-def tables(place: Place, *names: str) -> Iterator[tuple[Engine, dict[str, Models]]]:
+def tables(testbed: Testbed, *names: str) -> Iterator[tuple[Engine, dict[str, Models]]]:
     """Empty tables in the application's database for a while."""
-    engine = create_engine(place.app)
-    with keys_of(place, *names) as keys:
+    engine = create_engine(testbed.app)
+    with keys_of(testbed, *names) as keys:
         for models in keys.values():
             models.base.metadata.create_all(engine)
         try:
@@ -89,9 +89,9 @@ def _rows(name: str, n: int) -> int:
     return max(1, n // 10) if name in _SLOW else n
 
 
-def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
+def flushes(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Objects of one class, added and committed."""
-    with tables(place, *_KEYS, *_SLOW) as (engine, all_keys):
+    with tables(testbed, *_KEYS, *_SLOW) as (engine, all_keys):
         for n in sorted({*scale.flushes, scale.rows}):
             key = "flush" if n == scale.rows else f"flush {n}"
             keys = all_keys
@@ -99,7 +99,7 @@ def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
                 keys = {name: made for name, made in all_keys.items() if name in _FEW}
             yield compare(
                 key,
-                place.kind,
+                testbed.kind,
                 f"ORM: add_all() of {n:,} objects and commit()",
                 "rows/s",
                 flush_sides(engine, keys, n),
@@ -107,27 +107,27 @@ def flushes(place: Place, scale: Scale) -> Iterator[Comparison]:
             )
 
 
-def children(place: Place, scale: Scale) -> Iterator[Comparison]:
+def children(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Parents, each with ten children."""
     n = scale.parents
-    with tables(place, *_FEW, "UUIDv7") as (engine, keys):
+    with tables(testbed, *_FEW, "UUIDv7") as (engine, keys):
         sides = [
             Side(name, timed(_rows_of(flushing(engine, partial(made.albums, n, 10)), 11)))
             for name, made in keys.items()
         ]
         title = f"ORM: {n:,} parents with 10 children each and commit()"
-        yield compare("children", place.kind, title, "rows/s", sides, rounds=scale.rounds)
+        yield compare("children", testbed.kind, title, "rows/s", sides, rounds=scale.rounds)
 
 
 def _rows_of(work: Callable[[], int], rows: int) -> Callable[[], int]:
     return lambda: rows * work()
 
 
-def core(place: Place, scale: Scale) -> Iterator[Comparison]:
+def core(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """``connection.execute(insert(table), rows)``."""
     n = scale.rows
     names = [name for name in _KEYS if name != "ids from a range"]
-    with tables(place, *names) as (engine, keys):
+    with tables(testbed, *names) as (engine, keys):
 
         def executemany(models: Models) -> Callable[[], int]:
             def work() -> int:
@@ -140,7 +140,7 @@ def core(place: Place, scale: Scale) -> Iterator[Comparison]:
 
         sides = [Side(name, timed(executemany(made))) for name, made in keys.items()]
         title = f"Core: insert() of {n:,} rows"
-        yield compare("core", place.kind, title, "rows/s", sides, rounds=scale.rounds)
+        yield compare("core", testbed.kind, title, "rows/s", sides, rounds=scale.rounds)
 
 
 #: How many rounds of single rows there are for each of the others'.
@@ -163,17 +163,17 @@ _SINGLE_ROWS = (
 )
 
 
-def transactions(place: Place, scale: Scale) -> Iterator[Comparison]:
+def transactions(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """One object, one commit; in short rounds, as a disk that is slow for a second would hit one side alone."""
     short = replace(scale, rounds=_SHORTER * scale.rounds)
     n = max(1, scale.transactions // _SHORTER)
-    yield _single_rows(place, short, "transactions", "", _SINGLE_ROWS, n)
+    yield _single_rows(testbed, short, "transactions", "", _SINGLE_ROWS, n)
 
 
 def _single_rows(
-    place: Place, scale: Scale, key: str, where: str, names: Sequence[str], n: int
+    testbed: Testbed, scale: Scale, key: str, where: str, names: Sequence[str], n: int
 ) -> Comparison:
-    with tables(place, *names) as (engine, keys):
+    with tables(testbed, *names) as (engine, keys):
 
         def one_by_one(models: Models) -> Callable[[], int]:
             work = flushing(engine, lambda: models.photos(1))
@@ -181,15 +181,15 @@ def _single_rows(
 
         sides = [Side(name, timed(one_by_one(made))) for name, made in keys.items()]
         title = f"ORM: transactions of a single row{where}"
-        return compare(key, place.kind, title, "rows/s", sides, rounds=scale.rounds)
+        return compare(key, testbed.kind, title, "rows/s", sides, rounds=scale.rounds)
 
 
-def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
+def over_network(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Draws, a flush and single rows where each reply takes a while."""
     rounds = max(1, scale.rounds // 5)
     for milliseconds in scale.delays:
         where = f", {milliseconds:g} ms away"
-        with delayed(place, milliseconds) as far, ExitStack() as stack:
+        with delayed(testbed, milliseconds) as far, ExitStack() as stack:
             names = ("next_id, counter layout", "UPDATE, bare cursor", "next_id, block=1000")
             draws = {
                 name: (stack.enter_context(peer.open(far)), peer.batch)
@@ -197,7 +197,7 @@ def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
             }
             yield compare(
                 f"draw{where}",
-                place.kind,
+                testbed.kind,
                 f"One id at a time, one thread{where}",
                 "ids/s",
                 [
@@ -209,7 +209,7 @@ def over_network(place: Place, scale: Scale) -> Iterator[Comparison]:
             with tables(far, *_FEW) as (engine, keys):
                 yield compare(
                     f"flush{where}",
-                    place.kind,
+                    testbed.kind,
                     f"ORM: add_all() of {scale.rows:,} objects and commit(){where}",
                     "rows/s",
                     flush_sides(engine, keys, scale.rows),

@@ -9,8 +9,8 @@ from functools import partial
 from benchmarks.crew import crew
 from benchmarks.harness import Comparison, Side, compare, in_threads
 from benchmarks.peers import peers_of
-from benchmarks.place import Place
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed
 
 __all__ = ["processes", "threads"]
 
@@ -28,17 +28,17 @@ _PEERS = (
 )
 
 
-def threads(place: Place, scale: Scale) -> Iterator[Comparison]:
+def threads(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """All threads draw through the same object."""
     with ExitStack() as stack:
         draws = [
-            (name, stack.enter_context(peer.open(place)), peer.batch)
-            for name, peer in peers_of(place, *_PEERS).items()
+            (name, stack.enter_context(peer.open(testbed)), peer.batch)
+            for name, peer in peers_of(testbed, *_PEERS).items()
         ]
         for n in scale.threads:
             yield compare(
                 f"threads {n}",
-                place.kind,
+                testbed.kind,
                 f"One id at a time, {n} threads together",
                 "ids/s",
                 [
@@ -49,17 +49,17 @@ def threads(place: Place, scale: Scale) -> Iterator[Comparison]:
             )
 
 
-def processes(place: Place, scale: Scale) -> Iterator[Comparison]:
+def processes(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """Each process has its own connections, and one table for all."""
-    peers = peers_of(place, *_PEERS)
+    peers = peers_of(testbed, *_PEERS)
     with ExitStack() as stack:
         for peer in peers.values():  # their tables are made by one process alone
-            stack.enter_context(peer.open(place))
-    with crew(place, max(scale.processes)) as workers:
+            stack.enter_context(peer.open(testbed))
+    with crew(testbed, max(scale.processes)) as workers:
         for n in scale.processes:
             yield compare(
                 f"processes {n}",
-                place.kind,
+                testbed.kind,
                 f"One id at a time, {n} processes together",
                 "ids/s",
                 [Side(name, partial(workers.rate, name, n, scale.slice)) for name in peers],

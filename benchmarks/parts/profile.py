@@ -14,10 +14,10 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from benchmarks.harness import Comparison, Side, compare
 from benchmarks.parts.inserting import flushing, tables
 from benchmarks.peers.flickr import bare_cursor
-from benchmarks.place import Place
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed
 from sqla_tickets import TicketPool
-from sqla_tickets.note import LayoutName
+from sqla_tickets.dialects import LayoutName
 
 __all__ = ["profile"]
 
@@ -26,25 +26,25 @@ CLOCKS = ((time.perf_counter, "clock"), (time.thread_time, "processor"))
 _KEYS = {
     "TicketSequence, block=1, replace": "a draw from Flickr's table instead of a counter",
     "TicketSequence, block=1, counter": "a draw",
-    "TicketSequence, block=100": "the listener, a ticket in hand",
+    "TicketSequence, block=100": "the listener, a buffered ticket",
     "ids from a range": "the session, the INSERT, the commit",
     "AUTO_INCREMENT": "the same, and the id that the server gave",
 }
 
 
-def profile(place: Place, scale: Scale) -> Iterator[Comparison]:
+def profile(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """By the clock, and by the processor time of this thread, which other programs disturb less."""
-    with TicketPool(list(place.tickets)) as pool:
-        for layout in place.layouts:
+    with TicketPool(list(testbed.tickets)) as pool:
+        for layout in testbed.layouts:
             name = f"profile_{layout}"
             pool.create_table(name, layout=layout)
             for clock, what in CLOCKS:
-                yield _layers(place, scale, pool, name, layout, clock, what)
-    yield from _single_rows(place, scale)
+                yield _layers(testbed, scale, pool, name, layout, clock, what)
+    yield from _single_rows(testbed, scale)
 
 
-def _single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
-    with tables(place, *_KEYS) as (engine, keys):
+def _single_rows(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
+    with tables(testbed, *_KEYS) as (engine, keys):
         works = {
             f"{name}: {_KEYS[name]}": flushing(engine, partial(made.photos, 1))
             for name, made in keys.items()
@@ -52,7 +52,7 @@ def _single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
         for clock, what in CLOCKS:
             yield compare(
                 f"profile, single row, {what}",
-                place.kind,
+                testbed.kind,
                 f"One object, one commit, by the {what} (less is better)",
                 "us",
                 [Side(title, _micros(work, clock, scale)) for title, work in works.items()],
@@ -61,7 +61,7 @@ def _single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
 
 
 def _layers(
-    place: Place,
+    testbed: Testbed,
     scale: Scale,
     pool: TicketPool,
     name: str,
@@ -78,9 +78,9 @@ def _layers(
         "replace": f"REPLACE INTO {name} (stub) VALUES ('a')",
     }[layout]
     with ExitStack() as stack:
-        cursor = stack.enter_context(bare_cursor(place))
+        cursor = stack.enter_context(bare_cursor(testbed))
         own = cast("DBAPICursor", cursor)
-        engine = create_engine(place.tickets[0], isolation_level="AUTOCOMMIT")
+        engine = create_engine(testbed.tickets[0], isolation_level="AUTOCOMMIT")
         stack.callback(engine.dispose)
 
         def through_engine() -> None:
@@ -95,8 +95,10 @@ def _layers(
             return cursor.lastrowid
 
         layers: dict[str, Callable[[], object]] = {
-            "pool.next_id: + what is in hand, which server, the watch": lambda: pool.next_id(name),
-            "server.draw: + a connection, the flight, the checks": lambda: server.draw(name, 1),
+            "pool.next_id: + the buffer, fail-over, the monitor": lambda: pool.next_id(name),
+            "server.draw: + a connection, the request in flight, the checks": lambda: server.draw(
+                name, 1
+            ),
             "layout.draw: + the statement, the block": lambda: found.draw(own, 1, lock=False),
             "the statement on a bare cursor": bare,
             "the statement through engine.raw_connection()": through_engine,
@@ -104,7 +106,7 @@ def _layers(
         sides = [Side(title, _micros(draw, clock, scale)) for title, draw in layers.items()]
         return compare(
             f"profile, {layout}, {what}",
-            place.kind,
+            testbed.kind,
             f"One draw, {layout} layout, by the {what} (less is better)",
             "us",
             sides,

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from benchmarks.harness import Comparison, Side, compare, timed
 from benchmarks.keys import Models, auto_increment_key, models, range_models, ticket_models
-from benchmarks.place import Place
 from benchmarks.scale import Scale
+from benchmarks.testbed import Testbed
 from sqla_tickets import TicketPool
 
 __all__ = ["single_rows"]
@@ -28,16 +28,16 @@ CONNECTIONS = 20
 ROWS = 4
 
 
-def single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
+def single_rows(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """One AsyncSession, one object, one commit; tickets through the same driver."""
-    driver = DRIVERS[place.kind]
-    tickets = [make_url(url).set(drivername=driver) for url in place.tickets]
+    driver = DRIVERS[testbed.kind]
+    tickets = [make_url(url).set(drivername=driver) for url in testbed.tickets]
     loop = asyncio.new_event_loop()
     engine = create_async_engine(
-        make_url(place.app).set(drivername=driver),
-        **({} if place.kind == "sqlite" else {"pool_size": CONNECTIONS, "max_overflow": 0}),
+        make_url(testbed.app).set(drivername=driver),
+        **({} if testbed.kind == "sqlite" else {"pool_size": CONNECTIONS, "max_overflow": 0}),
     )
-    with TicketPool(list(place.tickets)) as maker:
+    with TicketPool(list(testbed.tickets)) as maker:
         for name in ("t100_photos", "t1_photos"):
             maker.create_table(name, layout="counter")
     pool = TicketPool(list(tickets))
@@ -57,7 +57,7 @@ def single_rows(place: Place, scale: Scale) -> Iterator[Comparison]:
             ]
             yield compare(
                 f"tasks {n}" if n < max(scale.tasks) else "tasks",
-                place.kind,
+                testbed.kind,
                 f"AsyncSession: transactions of a single row, {n} tasks together",
                 "rows/s",
                 sides,

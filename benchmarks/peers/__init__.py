@@ -1,6 +1,6 @@
 """The ways to get an id, each as its own documentation tells a user to write it.
 
-A peer is a context manager that is handed a `Place` and yields a function which returns one id. Opened in several
+A peer is a context manager that is handed a `Testbed` and yields a function which returns one id. Opened in several
 processes at once, it must find its tables there: the first to open it is alone.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from benchmarks.peers import flickr, in_process, leaf, redis, sequences, sharding_example, tickets
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["PEERS", "Draw", "Peer", "is_installed", "peers_of"]
 
@@ -38,17 +38,17 @@ class Peer:
         alone: whether it is for one thread at a time.
     """
 
-    open: Callable[[Place], AbstractContextManager[Draw]]
+    open: Callable[[Testbed], AbstractContextManager[Draw]]
     kinds: tuple[str, ...] = ANY
     batch: int = 1
     module: str = ""
     alone: bool = False
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, testbed: Testbed) -> bool:
         """Whether it can be had there."""
-        if self.module == "redis" and place.redis is None:
+        if self.module == "redis" and testbed.redis is None:
             return False
-        return place.kind in self.kinds and (not self.module or is_installed(self.module))
+        return testbed.kind in self.kinds and (not self.module or is_installed(self.module))
 
 
 #: By the names that the tables have for them.
@@ -76,6 +76,6 @@ PEERS = {
 }
 
 
-def peers_of(place: Place, *names: str) -> dict[str, Peer]:
+def peers_of(testbed: Testbed, *names: str) -> dict[str, Peer]:
     """Those of some peers that can be had at a place, by their names and in that order."""
-    return {name: PEERS[name] for name in names if PEERS[name].is_at(place)}
+    return {name: PEERS[name] for name in names if PEERS[name].is_at(testbed)}

@@ -11,7 +11,7 @@ import pymysql
 from pymysql.cursors import Cursor
 from sqlalchemy import create_engine, make_url, text
 
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["bare_cursor", "bare_replace", "bare_replaces", "two_statements"]
 
@@ -26,9 +26,9 @@ CREATE TABLE IF NOT EXISTS {name} (
 
 
 @contextmanager
-def two_statements(place: Place) -> Iterator[Callable[[], object]]:
+def two_statements(testbed: Testbed) -> Iterator[Callable[[], object]]:
     """``REPLACE INTO Tickets64 ...; SELECT LAST_INSERT_ID()``."""
-    engine = create_engine(place.tickets[0], pool_size=64)
+    engine = create_engine(testbed.tickets[0], pool_size=64)
     with engine.begin() as connection:
         connection.execute(text(_TABLE.format(name="Tickets64")))
 
@@ -42,17 +42,17 @@ def two_statements(place: Place) -> Iterator[Callable[[], object]]:
 
 
 @contextmanager
-def bare_replace(place: Place) -> Iterator[Callable[[], int]]:
+def bare_replace(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """The first statement alone, whose answer has the id in it, on the first server."""
-    with bare_cursor(place) as cursor:
+    with bare_cursor(testbed) as cursor:
         cursor.execute(_TABLE.format(name="bare_replaced"))
         yield partial(_replace, cursor)
 
 
 @contextmanager
-def bare_replaces(place: Place) -> Iterator[Callable[[], int]]:
+def bare_replaces(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """The same on both servers in turn, as Flickr's clients asked them."""
-    with bare_cursor(place, 0) as first, bare_cursor(place, 1) as second:
+    with bare_cursor(testbed, 0) as first, bare_cursor(testbed, 1) as second:
         for cursor in (first, second):
             cursor.execute(_TABLE.format(name="bare_replaced"))
         cursors = cycle((first, second))
@@ -66,9 +66,9 @@ def _replace(cursor: Cursor) -> int:
 
 
 @contextmanager
-def bare_cursor(place: Place, server: int = 0) -> Iterator[Cursor]:
+def bare_cursor(testbed: Testbed, server: int = 0) -> Iterator[Cursor]:
     """A cursor of PyMySQL's in autocommit on one of the ticket servers."""
-    url = make_url(place.tickets[server])
+    url = make_url(testbed.tickets[server])
     connection = pymysql.connect(
         host=url.host,
         port=url.port or 3306,

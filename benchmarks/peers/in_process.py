@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from benchmarks.place import Place
-from sqla_tickets import TicketPool
+from benchmarks.testbed import Testbed
+from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketPool
 
 __all__ = [
     "UUID7",
@@ -36,25 +36,25 @@ def new_uuid7() -> Callable[[], uuid.UUID]:
 
 
 @contextmanager
-def uuid4(place: Place) -> Iterator[Callable[[], uuid.UUID]]:
+def uuid4(testbed: Testbed) -> Iterator[Callable[[], uuid.UUID]]:
     yield uuid.uuid4
 
 
 @contextmanager
-def uuid7(place: Place) -> Iterator[Callable[[], uuid.UUID]]:
+def uuid7(testbed: Testbed) -> Iterator[Callable[[], uuid.UUID]]:
     yield new_uuid7()
 
 
 @contextmanager
-def leased(place: Place) -> Iterator[Callable[[], int]]:
+def leased(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """This project's, with a node number leased from the ticket servers."""
-    with TicketPool(list(place.tickets)) as pool:
-        pool.create_node_table()
-        yield pool.snowflakes("photos").next_id
+    with TicketPool(list(testbed.tickets)) as pool:
+        NodeLeases(pool).create_table()
+        yield SnowflakeGenerator(pool, "photos").next_id
 
 
 @contextmanager
-def snowflake(place: Place) -> Iterator[Callable[[], int]]:
+def snowflake(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """snowflake-id. Its ``next()`` is None when the 4,096 of a millisecond are used up."""
     from snowflake import SnowflakeGenerator  # type: ignore[import-untyped]  # it has no types
 
@@ -70,7 +70,7 @@ def snowflake(place: Place) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def toolkit(place: Place) -> Iterator[Callable[[], int]]:
+def toolkit(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """snowflake-id-toolkit, which takes a lock, as threads may share it."""
     from snowflake_id_toolkit import TwitterSnowflakeIDGenerator
 
@@ -78,7 +78,7 @@ def toolkit(place: Place) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def sonyflake(place: Place) -> Iterator[Callable[[], int]]:
+def sonyflake(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """sonyflake-py, which sleeps when the 256 of ten milliseconds are used up."""
     from sonyflake import SonyFlake
 

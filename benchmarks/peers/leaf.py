@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine, create_engine, text
 
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["segments"]
 
@@ -58,8 +58,8 @@ class _Segments:
 
 
 @contextmanager
-def segments(place: Place) -> Iterator[Callable[[], int]]:
-    engine = create_engine(place.tickets[0])
+def segments(testbed: Testbed) -> Iterator[Callable[[], int]]:
+    engine = create_engine(testbed.tickets[0])
     with engine.begin() as connection:
         connection.execute(text(_CREATE))
         if connection.execute(text(_READ)).first() is None:

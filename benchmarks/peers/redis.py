@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["incr", "incrby"]
 
 
 @contextmanager
-def incr(place: Place) -> Iterator[Callable[[], object]]:
+def incr(testbed: Testbed) -> Iterator[Callable[[], object]]:
     import redis
 
-    with redis.Redis(port=place.redis or 0) as client:
+    with redis.Redis(port=testbed.redis or 0) as client:
         yield partial(client.incr, "photos")
 
 
 @contextmanager
-def incrby(place: Place) -> Iterator[Callable[[], object]]:
+def incrby(testbed: Testbed) -> Iterator[Callable[[], object]]:
     """``INCRBY`` returns the last of a thousand, which are handed out here."""
     import redis
 
     lock, ids = threading.Lock(), iter(range(0))
-    with redis.Redis(port=place.redis or 0) as client:
+    with redis.Redis(port=testbed.redis or 0) as client:
 
         def draw() -> int:
             nonlocal ids

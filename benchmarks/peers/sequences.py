@@ -7,28 +7,28 @@ from contextlib import contextmanager
 
 from sqlalchemy import Sequence, create_engine
 
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["cached", "plain"]
 
 
 @contextmanager
-def cached(place: Place) -> Iterator[Callable[[], object]]:
+def cached(testbed: Testbed) -> Iterator[Callable[[], object]]:
     """MariaDB's, of which the server keeps 1000 numbers in memory."""
-    with _drawn_from(place, Sequence("bench_seq", cache=1000)) as draw:
+    with _drawn_from(testbed, Sequence("bench_seq", cache=1000)) as draw:
         yield draw
 
 
 @contextmanager
-def plain(place: Place) -> Iterator[Callable[[], object]]:
+def plain(testbed: Testbed) -> Iterator[Callable[[], object]]:
     """PostgreSQL's."""
-    with _drawn_from(place, Sequence("bench_seq")) as draw:
+    with _drawn_from(testbed, Sequence("bench_seq")) as draw:
         yield draw
 
 
 @contextmanager
-def _drawn_from(place: Place, sequence: Sequence) -> Iterator[Callable[[], object]]:
-    engine = create_engine(place.tickets[0], pool_size=64)
+def _drawn_from(testbed: Testbed, sequence: Sequence) -> Iterator[Callable[[], object]]:
+    engine = create_engine(testbed.tickets[0], pool_size=64)
     sequence.create(engine, checkfirst=True)
 
     def draw() -> object:

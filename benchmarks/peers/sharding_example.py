@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import BigInteger, Column, MetaData, Table, create_engine, insert, select, update
 
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 __all__ = ["locked_row"]
 
@@ -20,8 +20,8 @@ _ids = Table("example_ids", _metadata, Column("next_id", BigInteger, nullable=Fa
 
 
 @contextmanager
-def locked_row(place: Place) -> Iterator[Callable[[], object]]:
-    engine = create_engine(place.tickets[0], pool_size=64)
+def locked_row(testbed: Testbed) -> Iterator[Callable[[], object]]:
+    engine = create_engine(testbed.tickets[0], pool_size=64)
     _metadata.create_all(engine)
     with engine.begin() as connection:
         if connection.scalar(select(_ids.c.next_id)) is None:

@@ -1,4 +1,4 @@
-"""This project's own: tickets drawn one by one, in both layouts, and from blocks in hand."""
+"""This project's own: tickets drawn one by one, in both layouts, and from buffered blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from pymysql.cursors import Cursor
 
 from benchmarks.peers.flickr import bare_cursor
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 from sqla_tickets import TicketPool, TicketSequence
 
 __all__ = ["bare_update", "bare_updates", "block", "counter", "replace"]
@@ -19,51 +19,51 @@ __all__ = ["bare_update", "bare_updates", "block", "counter", "replace"]
 
 @contextmanager
 def _opened(
-    place: Place, name: str, layout: Literal["replace", "counter"], block: int = 1
+    testbed: Testbed, name: str, layout: Literal["replace", "counter"], block: int = 1
 ) -> Iterator[Callable[[], int]]:
-    with TicketPool(list(place.tickets)) as pool:
+    with TicketPool(list(testbed.tickets)) as pool:
         pool.create_table(name, layout=layout)
         sequence = TicketSequence(name, block=block)
         yield partial(pool.next_id, sequence)
 
 
 @contextmanager
-def replace(place: Place) -> Iterator[Callable[[], int]]:
-    with _opened(place, "replaced", "replace") as draw:
+def replace(testbed: Testbed) -> Iterator[Callable[[], int]]:
+    with _opened(testbed, "replaced", "replace") as draw:
         yield draw
 
 
 @contextmanager
-def counter(place: Place) -> Iterator[Callable[[], int]]:
-    with _opened(place, "counted", "counter") as draw:
+def counter(testbed: Testbed) -> Iterator[Callable[[], int]]:
+    with _opened(testbed, "counted", "counter") as draw:
         yield draw
 
 
 @contextmanager
-def block(place: Place) -> Iterator[Callable[[], int]]:
-    with _opened(place, "blocks", "counter", block=1000) as draw:
+def block(testbed: Testbed) -> Iterator[Callable[[], int]]:
+    with _opened(testbed, "blocks", "counter", block=1000) as draw:
         yield draw
 
 
 @contextmanager
-def bare_update(place: Place) -> Iterator[Callable[[], int]]:
+def bare_update(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """The counter layout's one statement, with nothing around it, on the first server."""
-    _create_counters(place)
-    with bare_cursor(place) as cursor:
+    _create_counters(testbed)
+    with bare_cursor(testbed) as cursor:
         yield partial(_raise_counter, cursor)
 
 
 @contextmanager
-def bare_updates(place: Place) -> Iterator[Callable[[], int]]:
+def bare_updates(testbed: Testbed) -> Iterator[Callable[[], int]]:
     """The same on both servers in turn, as the pool asks them: neither is as warm as a single one."""
-    _create_counters(place)
-    with bare_cursor(place, 0) as first, bare_cursor(place, 1) as second:
+    _create_counters(testbed)
+    with bare_cursor(testbed, 0) as first, bare_cursor(testbed, 1) as second:
         cursors = cycle((first, second))
         yield lambda: _raise_counter(next(cursors))
 
 
-def _create_counters(place: Place) -> None:
-    with TicketPool(list(place.tickets)) as pool:
+def _create_counters(testbed: Testbed) -> None:
+    with TicketPool(list(testbed.tickets)) as pool:
         pool.create_table("bare_counted", layout="counter")
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateSchema
 
 from instagram.site import Base, schema_of
 from sqla_tickets import ShardIdFunction
-from sqla_tickets.shard_function import CreateShardIdFunction, CreateShardIdSequence
+from sqla_tickets.snowflake.instagram import CreateShardIdFunction, CreateShardIdSequence
 
 __all__ = ["create", "create_in", "function_of"]
 

@@ -14,6 +14,6 @@ ticket comes twice, as the other server knows better, save after the one that ta
 issued a moment ago, which the report counts, and no client can promise. ``--seed`` repeats a schedule.
 
 The way through: `run` (the acts) starts `workers` (processes) that run `workloads`, which draw and
-write a `journal`; `nemesis` has what is done to a `site` (two servers, each behind a `proxy`);
+write a `journal`; `nemesis` has what is done to a `cluster` (two servers, each behind a `proxy`);
 `checker` reads the journals. All of it on loopback, and every process ends by itself.
 """

@@ -11,12 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sqla_tickets.note import LayoutName
+from sqla_tickets.dialects import LayoutName
+from tests.chaos.cluster import Cluster
 from tests.chaos.run import Settings, mistakes, outages
-from tests.chaos.site import Site
 from tests.chaos.table import text_of
 from tests.chaos.workloads import SEQUENCES
-from tests.servers import Fleet, MySQLLike
+from tests.support.servers import MySQLLike, ServerRegistry
 
 ACTS = {"outages": outages, "mistakes": mistakes}
 #: Of the seconds given, how many the mistakes take.
@@ -34,33 +34,39 @@ def main() -> int:
     )
     print(f"seed {seed}", flush=True)
     kinds, broken = given.servers.split(","), 0
-    fleet = Fleet(kinds)
+    server_registry = ServerRegistry(kinds)
     try:
         for kind in kinds:
-            broken += run(fleet, kind, _layouts(given.layouts), given.acts.split(","), settings)
+            broken += run(
+                server_registry, kind, _layouts(given.layouts), given.acts.split(","), settings
+            )
     finally:
-        fleet.close()
+        server_registry.close()
     return 1 if broken else 0
 
 
 def run(
-    fleet: Fleet, kind: str, layouts: list[LayoutName], acts: list[str], settings: Settings
+    server_registry: ServerRegistry,
+    kind: str,
+    layouts: list[LayoutName],
+    acts: list[str],
+    settings: Settings,
 ) -> int:
     """Both acts on two servers of one kind; returns how many promises were broken."""
-    new = {"mariadb": fleet.new_mariadb, "mysql": fleet.new_mysql}[kind]
+    new = {"mariadb": server_registry.new_mariadb, "mysql": server_registry.new_mysql}[kind]
     servers: list[MySQLLike] = [new(), new()]
     shares = {"outages": 1 - SHARE_OF_MISTAKES, "mistakes": SHARE_OF_MISTAKES}
     whole = sum(shares[act] for act in acts)
     broken = 0
     for name in acts:
-        site = Site(servers, layouts)
+        cluster = Cluster(servers, layouts)
         seconds = settings.seconds * shares[name] / whole
-        act = ACTS[name](site, dataclasses.replace(settings, seconds=seconds))
-        site.close()
+        act = ACTS[name](cluster, dataclasses.replace(settings, seconds=seconds))
+        cluster.close()
         print(text_of(act), flush=True)
         broken += len(act.broken)
     for server in servers:
-        fleet.end(server)
+        server_registry.end(server)
     return broken
 
 

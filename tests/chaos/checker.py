@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.chaos.journal import (
     Acknowledged,
     Attempted,
-    Complaint,
     Failed,
+    Finding,
     Gap,
     Said,
     Started,
@@ -90,8 +90,8 @@ class Ledger:
     def bounds(self) -> tuple[int, int] | None:
         """The smallest ticket and the largest."""
         firsts = [b[0] * step + rest for (step, rest), (b, _) in self._intervals.items()]
-        lasts = [(e[-1] - 1) * step + rest for (step, rest), (_, e) in self._intervals.items()]
-        return (min(firsts), max(lasts)) if firsts else None
+        largest = [(e[-1] - 1) * step + rest for (step, rest), (_, e) in self._intervals.items()]
+        return (min(firsts), max(largest)) if firsts else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def check(journals: Sequence[Path], events: Sequence[Event], servers: int = 2) -
         workload = record.worker.rpartition("-")[0]
         for counters in (checker.report.all, checker.report.workloads[workload]):
             checker.count(counters, record)
-        checker.look(record)
+        checker.check(record)
     report = checker.report
     for name, ledger in checker.ledgers.items():
         if ledger.bounds:
@@ -227,7 +227,7 @@ class _Checker:
         elif isinstance(record, Gap):
             counters.longest_gap = max(counters.longest_gap, record.seconds)
 
-    def look(self, record: object) -> None:
+    def check(self, record: object) -> None:
         """What needs the records before, or the events."""
         report = self.report
         if isinstance(record, Acknowledged):
@@ -249,7 +249,7 @@ class _Checker:
             del self._said[:-1000]
         elif isinstance(record, Started):
             self._births[record.pid] = record.at
-        elif isinstance(record, Complaint):
+        elif isinstance(record, Finding):
             report.complaints.append(f"{record.worker}: {record.message}")
         elif isinstance(record, Torn):
             report.torn += 1

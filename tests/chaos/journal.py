@@ -18,8 +18,8 @@ from pathlib import Path
 __all__ = [
     "Acknowledged",
     "Attempted",
-    "Complaint",
     "Failed",
+    "Finding",
     "Gap",
     "Journal",
     "Record",
@@ -94,7 +94,7 @@ class Started(Record):
 
 
 @dataclass(frozen=True)
-class Complaint(Record):
+class Finding(Record):
     """A process did not come to its end and was killed, or it has left something behind."""
 
     message: str
@@ -229,7 +229,7 @@ def _record(worker: str, kind: str, at: float, text: str) -> Record:
         return Gap(worker, at, float(text))
     if kind == "*":
         return Started(worker, at, int(text))
-    return Said(worker, at, text) if kind == "!" else Complaint(worker, at, text)
+    return Said(worker, at, text) if kind == "!" else Finding(worker, at, text)
 
 
 def _range(text: str) -> range:

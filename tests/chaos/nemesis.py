@@ -1,7 +1,7 @@
 """What is done to ticket servers: each a context, which begins to hurt when entered and ends when left.
 
 `OUTAGES` are what the design promises to hide. `MISTAKES` are made by a person, and last until a
-person repairs the tables: `Site.repair`.
+person repairs the tables: `Cluster.repair`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pymysql
 
-from tests.chaos.proxy import Fault
-from tests.chaos.site import DATABASE, Site, Target
-from tests.drawing.tools import kill_connections, setting
-from tests.servers import PASSWORD, USER, MySQLLike
+from tests.chaos.cluster import DATABASE, Cluster, Target
+from tests.support.draws import kill_connections, setting
+from tests.support.servers import PASSWORD, USER, MySQLLike
+from tests.support.tcp_proxy import Fault
 
 __all__ = ["MISTAKES", "NOTICED", "OUTAGES", "Nemesis", "all_killed", "cannot", "name_of"]
 
-Nemesis = Callable[[Site, Target, random.Random], AbstractContextManager[None]]
+Nemesis = Callable[[Cluster, Target, random.Random], AbstractContextManager[None]]
 
 
 def name_of(nemesis: Nemesis) -> str:
@@ -36,7 +36,7 @@ def name_of(nemesis: Nemesis) -> str:
 
 
 @contextmanager
-def killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def killed(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """SIGKILL, as in a power cut."""
     target.server.kill()
     yield
@@ -44,17 +44,17 @@ def killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]
 
 
 @contextmanager
-def all_killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def all_killed(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """No server is left: draws fail, at once, until one is back."""
-    for each in site.targets:
+    for each in cluster.targets:
         each.server.kill()
     yield
-    for each in site.targets:
+    for each in cluster.targets:
         each.server.start()
 
 
 @contextmanager
-def stopped(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def stopped(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """A clean shut-down."""
     target.server.stop()
     yield
@@ -62,7 +62,7 @@ def stopped(site: Site, target: Target, chooser: random.Random) -> Iterator[None
 
 
 @contextmanager
-def frozen(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def frozen(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """SIGSTOP: connections stay open, new ones are accepted, and nothing answers."""
     target.server.freeze()
     yield
@@ -73,34 +73,34 @@ def frozen(site: Site, target: Target, chooser: random.Random) -> Iterator[None]
 
 
 @contextmanager
-def slow_line(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def slow_line(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     with _misbehaving(target, Fault("delay", chooser.choice((0.03, 0.3, 3.0)))):
         yield
 
 
 @contextmanager
-def silent_line(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def frozen_line(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """Everything is dropped, as by a firewall."""
     with _misbehaving(target, Fault("drop")):
         yield
 
 
 @contextmanager
-def cut_mid_reply(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def close_mid_reply(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """Each connection ends in the middle of its next reply: the ticket was issued, and is lost."""
     with _misbehaving(target, Fault("cut")):
         yield
 
 
 @contextmanager
-def half_a_packet(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def half_a_packet(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """The first half of the next reply, and then silence."""
     with _misbehaving(target, Fault("half")):
         yield
 
 
 @contextmanager
-def refused(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def refused(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """Connections are reset, and new ones refused."""
     with _misbehaving(target, Fault("refuse")):
         yield
@@ -119,14 +119,14 @@ def _misbehaving(target: Target, fault: Fault) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def read_only(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """The server was demoted."""
     with setting(target.server, read_only=1):
         yield
 
 
 @contextmanager
-def other_increments(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def other_increments(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """A cluster, or a lost ``my.cnf``, has changed what new connections number by."""
     increment = chooser.choice((1, 3, 7, 10))
     offset = chooser.randint(1, increment)
@@ -137,14 +137,14 @@ def other_increments(site: Site, target: Target, chooser: random.Random) -> Iter
 
 
 @contextmanager
-def tables_flushed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def tables_flushed(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     target.execute("FLUSH TABLES")
     yield
     target.execute("FLUSH TABLES")
 
 
 @contextmanager
-def table_locked(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def table_locked(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """A backup holds the ticket tables."""
     with target.server.administrator() as cursor:
         tables = ", ".join(f"{DATABASE}.{sequence} WRITE" for sequence in target.sequences)
@@ -153,14 +153,16 @@ def table_locked(site: Site, target: Target, chooser: random.Random) -> Iterator
 
 
 @contextmanager
-def connections_killed(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def connections_killed(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     kill_connections(target.server, target.url)
     yield
     kill_connections(target.server, target.url)
 
 
 @contextmanager
-def max_connections_reached(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def max_connections_reached(
+    cluster: Cluster, target: Target, chooser: random.Random
+) -> Iterator[None]:
     """Clients that are connected are cut off, and those who come first take all places."""
     with target.server.administrator() as cursor, ExitStack() as held:
         cursor.execute("SELECT @@GLOBAL.max_connections")
@@ -180,7 +182,7 @@ def max_connections_reached(site: Site, target: Target, chooser: random.Random) 
 
 
 @contextmanager
-def disk_full(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def disk_full(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """The data is moved to a small file system, which is then filled to the last byte."""
     server = target.server
     data = server.data
@@ -230,8 +232,8 @@ OUTAGES: tuple[Nemesis, ...] = (
     stopped,
     frozen,
     slow_line,
-    silent_line,
-    cut_mid_reply,
+    frozen_line,
+    close_mid_reply,
     half_a_packet,
     refused,
     read_only,
@@ -248,8 +250,12 @@ OUTAGES: tuple[Nemesis, ...] = (
 
 
 @contextmanager
-def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
-    """``ALTER TABLE ... AUTO_INCREMENT`` while the row is there; a counter row is set back by far."""
+def altered_lower(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
+    """``ALTER TABLE ... AUTO_INCREMENT`` while the row is there; a counter row is set back by far.
+
+    Of two draws at once, the one with the lower ticket may be the last to replace the row. So one more
+    draw, which nobody is beside, makes the row the greatest ticket, below which InnoDB sets no counter.
+    """
     back = 2 * chooser.choice((50_000, 500_000))
     for sequence in target.sequences:
         if _is_counter(sequence):
@@ -258,12 +264,17 @@ def altered_lower(site: Site, target: Target, chooser: random.Random) -> Iterato
                 f"UPDATE {sequence} SET id = IF(id > {back + first}, id - {back}, {first})"
             )
         else:
-            target.execute(f"ALTER TABLE {sequence} AUTO_INCREMENT = 1")
+            target.execute(
+                f"LOCK TABLES {sequence} WRITE",
+                f"REPLACE INTO {sequence} (stub) VALUES ('a')",
+                f"ALTER TABLE {sequence} AUTO_INCREMENT = 1",
+                "UNLOCK TABLES",
+            )
     yield
 
 
 @contextmanager
-def emptied_and_lowered(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def emptied_and_lowered(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """The row is deleted, and the counter set to a number that was issued a moment ago.
 
     The one mistake that may go unnoticed: another process may draw a number before the one that drew
@@ -288,13 +299,15 @@ def emptied_and_lowered(site: Site, target: Target, chooser: random.Random) -> I
 
 
 @contextmanager
-def truncated(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def truncated(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     target.execute(*(f"TRUNCATE TABLE {sequence}" for sequence in target.sequences))
     yield
 
 
 @contextmanager
-def set_to_the_beginning(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def set_to_the_beginning(
+    cluster: Cluster, target: Target, chooser: random.Random
+) -> Iterator[None]:
     """The tables are as they were when they were made, as from a dump of the first day."""
     for sequence in target.sequences:
         stub = "c" if _is_counter(sequence) else "a"
@@ -309,14 +322,14 @@ def set_to_the_beginning(site: Site, target: Target, chooser: random.Random) -> 
 
 
 @contextmanager
-def restored_copy(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def restored_copy(cluster: Cluster, target: Target, chooser: random.Random) -> Iterator[None]:
     """The data folder is replaced by a copy that was made before its peer was told a later number."""
     server = target.server
     server.stop()
     server.copy_data()
     server.start()
     copied = {sequence: target.last_ticket(sequence) for sequence in target.sequences}
-    if site.has_told(target, copied):
+    if cluster.has_told(target, copied):
         server.stop()
         server.restore_data()
         server.start()
@@ -324,9 +337,11 @@ def restored_copy(site: Site, target: Target, chooser: random.Random) -> Iterato
 
 
 @contextmanager
-def both_urls_on_one_server(site: Site, target: Target, chooser: random.Random) -> Iterator[None]:
+def both_urls_on_one_server(
+    cluster: Cluster, target: Target, chooser: random.Random
+) -> Iterator[None]:
     """The name of one server leads to the other."""
-    (other,) = (each for each in site.targets if each is not target)
+    (other,) = (each for each in cluster.targets if each is not target)
     target.proxy.lead_to(other.server.port)
     yield
     target.proxy.lead_to(target.server.port)

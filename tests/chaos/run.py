@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.checker import Event, Report, check
+from tests.chaos.cluster import Cluster
 from tests.chaos.nemesis import (
     MISTAKES,
     OUTAGES,
@@ -23,7 +24,6 @@ from tests.chaos.nemesis import (
     emptied_and_lowered,
     name_of,
 )
-from tests.chaos.site import Site
 from tests.chaos.workers import Workers
 from tests.chaos.workloads import WORKLOADS, Plan
 
@@ -104,49 +104,49 @@ class Act:
         return found
 
 
-def outages(site: Site, settings: Settings) -> Act:
+def outages(cluster: Cluster, settings: Settings) -> Act:
     """Draw while one server after the other is hurt, and clients are forked and killed."""
-    act = Act(f"outages on {_about(site)}", settings, time.monotonic())
-    possible = _possible(OUTAGES, site, act)
-    with _drawing(site, act) as workers:
+    act = Act(f"outages on {_about(cluster)}", settings, time.monotonic())
+    possible = _possible(OUTAGES, cluster, act)
+    with _drawing(cluster, act) as workers:
         clients = threading.Thread(target=_hurt_clients, args=(workers, act))
         clients.start()
         chooser = random.Random(f"{settings.seed}/servers")
         bag: list[Nemesis] = []
         while possible and _rest(act, chooser.uniform(0.2, 1.0)):
             bag = bag or chooser.sample(possible, len(possible))
-            outage, target = bag.pop(), chooser.choice(site.targets)
+            outage, target = bag.pop(), chooser.choice(cluster.targets)
             began = time.monotonic()
-            with outage(site, target, chooser):
+            with outage(cluster, target, chooser):
                 _rest(act, chooser.uniform(0.3, settings.longest))
             ended, hurt = time.monotonic(), [target]
             if outage is all_killed:
-                ended, hurt = ended + RETURN, site.targets
+                ended, hurt = ended + RETURN, cluster.targets
             name = name_of(outage)
             act.events += [Event(name, each.number, began, ended) for each in hurt]
         clients.join()
     return act
 
 
-def mistakes(site: Site, settings: Settings) -> Act:
+def mistakes(cluster: Cluster, settings: Settings) -> Act:
     """Set one server back, let processes meet it that did not know it, repair it, start them anew."""
-    act = Act(f"mistakes on {_about(site)}", settings, time.monotonic())
-    possible = _possible(MISTAKES, site, act)
-    with _drawing(site, act) as workers:
+    act = Act(f"mistakes on {_about(cluster)}", settings, time.monotonic())
+    possible = _possible(MISTAKES, cluster, act)
+    with _drawing(cluster, act) as workers:
         chooser = random.Random(f"{settings.seed}/servers")
         bag: list[Nemesis] = []
         while possible and _rest(act, chooser.uniform(1.5, 3.0)):
             bag = bag or chooser.sample(possible, len(possible))
-            mistake, target = bag.pop(), chooser.choice(site.targets)
-            above, began = site.last_tickets(), time.monotonic()
-            with mistake(site, target, chooser):
-                for place in chooser.sample(workers.places, len(workers.places) // 2):
-                    workers.kill(place)
+            mistake, target = bag.pop(), chooser.choice(cluster.targets)
+            above, began = cluster.last_tickets(), time.monotonic()
+            with mistake(cluster, target, chooser):
+                for index in chooser.sample(workers.indexes, len(workers.indexes) // 2):
+                    workers.kill(index)
                 _rest(act, chooser.uniform(1.5, settings.longest))
-                site.repair(above)
+                cluster.repair(above)
             act.events.append(Event(name_of(mistake), target.number, began, time.monotonic()))
-            for place in workers.places:
-                workers.kill(place)
+            for index in workers.indexes:
+                workers.kill(index)
     return act
 
 
@@ -155,7 +155,7 @@ def _hurt_clients(workers: Workers, act: Act) -> None:
     chooser = random.Random(f"{act.settings.seed}/clients")
     kinds: dict[str, Callable[[], None]] = {
         "fork storm": workers.storm,
-        "client killed": lambda: workers.kill(chooser.choice(workers.places)),
+        "client killed": lambda: workers.kill(chooser.choice(workers.indexes)),
     }
     names = [name for name in kinds if not act.settings.only or name in act.settings.only]
     while names and _rest(act, chooser.uniform(0.5, 2.0)):
@@ -165,21 +165,21 @@ def _hurt_clients(workers: Workers, act: Act) -> None:
 
 
 @contextmanager
-def _drawing(site: Site, act: Act) -> Iterator[Workers]:
+def _drawing(cluster: Cluster, act: Act) -> Iterator[Workers]:
     """Workers that draw for the time of an act; afterwards their journals are checked."""
     folder = Path(tempfile.mkdtemp(prefix="tickets-chaos-"))
-    plans = _plans(site, act, folder)
-    waited = [target.proxy.waited for target in site.targets]
+    plans = _plans(cluster, act, folder)
+    waited = [target.proxy.waited for target in cluster.targets]
     workers = Workers(plans)
     try:
         yield workers
     finally:
         workers.finish()
-    waits = [t.proxy.waited - before for t, before in zip(site.targets, waited, strict=True)]
+    waits = [t.proxy.waited - before for t, before in zip(cluster.targets, waited, strict=True)]
     act.starved = max(waits) / act.settings.seconds
     act.events.sort(key=lambda event: event.began)
     journals = [plan.journal for plan in plans if plan.journal.exists()]
-    act.report = check(journals, act.events, len(site.targets))
+    act.report = check(journals, act.events, len(cluster.targets))
     act.complaints += workers.complaints + act.report.complaints
     if act.settings.keep or act.broken:
         act.folder = folder
@@ -187,7 +187,7 @@ def _drawing(site: Site, act: Act) -> Iterator[Workers]:
         shutil.rmtree(folder)
 
 
-def _plans(site: Site, act: Act, folder: Path) -> list[Plan]:
+def _plans(cluster: Cluster, act: Act, folder: Path) -> list[Plan]:
     drivers = [
         (workload, driver)
         for workload in WORKLOADS
@@ -197,8 +197,8 @@ def _plans(site: Site, act: Act, folder: Path) -> list[Plan]:
         Plan(
             workload=workload,
             name=f"{workload}-{number}",
-            urls=site.urls(driver),
-            sequences=tuple(site.sequences),
+            urls=cluster.urls(driver),
+            sequences=tuple(cluster.sequences),
             folder=folder,
             seed=str(act.settings.seed),
             until=act.began + act.settings.seconds,
@@ -208,11 +208,11 @@ def _plans(site: Site, act: Act, folder: Path) -> list[Plan]:
     ]
 
 
-def _possible(wanted: Sequence[Nemesis], site: Site, act: Act) -> list[Nemesis]:
+def _possible(wanted: Sequence[Nemesis], cluster: Cluster, act: Act) -> list[Nemesis]:
     """What of it can be done here; the rest is noted."""
     possible: list[Nemesis] = []
     for nemesis in wanted:
-        why_not = cannot(nemesis, site.targets[0].server)
+        why_not = cannot(nemesis, cluster.targets[0].server)
         if why_not is not None:
             act.left_out[name_of(nemesis)] = why_not
         elif act.settings.allows(nemesis):
@@ -227,5 +227,5 @@ def _rest(act: Act, seconds: float) -> bool:
     return left > seconds
 
 
-def _about(site: Site) -> str:
-    return f"{site.kind}, {' and '.join(site.sequences)}"
+def _about(cluster: Cluster) -> str:
+    return f"{cluster.kind}, {' and '.join(cluster.sequences)}"

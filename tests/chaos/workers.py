@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.process import BaseProcess
 
 from tests.chaos.workloads import PATIENCE, Plan, work
-from tests.drawing.tools import from_one_start
+from tests.support.draws import from_one_start
 
 __all__ = ["Workers"]
 
@@ -27,20 +27,20 @@ class Workers:
         self._lock = threading.RLock()
         self._context = from_one_start()
         self.complaints: list[str] = []
-        for place in self.places:
-            self._start(place)
+        for index in self.indexes:
+            self._start(index)
 
     @property
-    def places(self) -> range:
+    def indexes(self) -> range:
         """What `kill` takes."""
         return range(len(self._plans))
 
-    def kill(self, place: int) -> None:
+    def kill(self, index: int) -> None:
         """SIGKILL, in the middle of whatever it does, and another one in its place."""
         with self._lock:
-            process = self._processes[place]
+            process = self._processes[index]
             _end(process)
-            self._start(place)
+            self._start(index)
 
     def storm(self) -> None:
         """Call for a storm of forks: every process with threads forks some children."""
@@ -48,8 +48,8 @@ class Workers:
 
     def finish(self) -> None:
         """Wait for all to end by themselves, as those do that hang."""
-        for place, process in self._processes.items():
-            plan = self._plans[place]
+        for index, process in self._processes.items():
+            plan = self._plans[index]
             process.join(max(0.0, plan.until - time.monotonic()) + PATIENCE + 10)
             _end(process)
             if process.exitcode:
@@ -57,13 +57,13 @@ class Workers:
                     f"{plan.name} hung or died, exit code {process.exitcode}: see {plan.name}.trace"
                 )
 
-    def _start(self, place: int) -> None:
+    def _start(self, index: int) -> None:
         self._starts += 1
-        plan = self._plans[place]
+        plan = self._plans[index]
         plan = replace(plan, seed=f"{plan.seed}/{plan.name}/{self._starts}")
         process = self._context.Process(target=work, args=(plan,), daemon=True)
         process.start()
-        self._processes[place] = process
+        self._processes[index] = process
 
 
 def _end(process: BaseProcess) -> None:

@@ -18,17 +18,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from sqlalchemy import BigInteger, Engine, create_engine, event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_tickets import TicketPool, TicketSequence
-from sqla_tickets.note import LayoutName
+from sqla_tickets.dialects import LayoutName
 from tests.chaos.journal import Journal
+from tests.support.draws import held
 
-__all__ = ["PATIENCE", "SEQUENCES", "WORKLOADS", "Plan", "held", "runs", "see_what_is_left", "work"]
+__all__ = ["PATIENCE", "SEQUENCES", "WORKLOADS", "Plan", "runs", "see_what_is_left", "work"]
 
 #: The sequences by the layouts of their tables.
 SEQUENCES: dict[LayoutName, str] = {"replace": "photos_replace", "counter": "photos_counter"}
@@ -123,7 +123,7 @@ class Worker:
         """Whether its time is."""
         return time.monotonic() >= self.plan.until
 
-    def turns(self, chooser: random.Random) -> Iterator[tuple[str, int]]:
+    def shuffled_draws(self, chooser: random.Random) -> Iterator[tuple[str, int]]:
         """A sequence and how many tickets to draw from it, again and again until the time is over."""
         while not self.over:
             yield chooser.choice(self.plan.sequences), chooser.choice((1, 1, 2, 5, 40))
@@ -132,14 +132,14 @@ class Worker:
 
 def singles(worker: Worker, thread: int, chooser: random.Random) -> None:
     """``next_id``: a round trip per ticket."""
-    for sequence, _ in worker.turns(chooser):
+    for sequence, _ in worker.shuffled_draws(chooser):
         worker.journal.draw(sequence, 1, lambda: runs([worker.pool.next_id(sequence)]))  # noqa: B023
 
 
 def blocks(worker: Worker, thread: int, chooser: random.Random) -> None:
-    """``next_ids`` and ``reserve``, of a sequence that keeps a block in hand and of one that does not."""
+    """``next_ids`` and ``reserve``, of a sequence that buffers a block and of one that does not."""
     pool = worker.pool
-    for name, n in worker.turns(chooser):
+    for name, n in worker.shuffled_draws(chooser):
         sequence = TicketSequence(name, block=chooser.choice((1, 25, 300)))
 
         def ids(n: int = n, sequence: TicketSequence = sequence) -> Iterable[range]:
@@ -155,7 +155,7 @@ def flushes(worker: Worker, thread: int, chooser: random.Random) -> None:
     """An ORM flush into a shard; one that has the ticket already refuses it, and it counts as drawn."""
     engine = create_engine(_shard(worker.plan, "sqlite", thread))
     _prepare(engine)
-    for sequence, n in worker.turns(chooser):
+    for sequence, n in worker.shuffled_draws(chooser):
 
         def flush(n: int = n, sequence: str = sequence) -> Iterable[range]:
             photos = [MODELS[sequence]() for _ in range(n)]
@@ -235,14 +235,6 @@ def work(plan: Plan) -> None:
     see_what_is_left(journal, before)
 
 
-def held() -> set[str]:
-    """The threads and the connections of this process."""
-    sockets = psutil.Process().net_connections("tcp")
-    return {thread.name for thread in threading.enumerate()} | {
-        f"a connection to {socket.raddr}" for socket in sockets if socket.status == "ESTABLISHED"
-    }
-
-
 def see_what_is_left(journal: Journal, before: set[str]) -> None:
     """Of a pool that is closed and forgotten, nothing may remain for longer than its time-outs."""
     end = time.monotonic() + SECONDS_TO_LEAVE
@@ -272,16 +264,16 @@ def _in_threads(worker: Worker, draw: Work) -> None:
 
 async def _in_tasks(worker: Worker) -> None:
     seed = worker.plan.seed
-    watching = asyncio.create_task(_watch_the_loop(worker))
+    measuring = asyncio.create_task(_measure_loop_gaps(worker))
     await asyncio.gather(*(sessions(worker, n, random.Random(f"{seed}/{n}")) for n in range(TASKS)))
-    await watching
+    await measuring
     engine = create_async_engine("sqlite+aiosqlite://")
     async with engine.connect() as connection:
         await connection.run_sync(lambda _: worker.pool.dispose())
     await engine.dispose()
 
 
-async def _watch_the_loop(worker: Worker) -> None:
+async def _measure_loop_gaps(worker: Worker) -> None:
     before = time.monotonic()
     while not worker.over:
         await asyncio.sleep(0.005)

@@ -1,0 +1,256 @@
+"""The ticket servers of a migration, and the places where it finds them.
+
+The first of these places that names any pool counts, and the command line's ``-x`` above all:
+
+1. ``context.configure(ticket_pools=...)`` in ``env.py``;
+2. ``config.attributes["ticket_pools"]``;
+3. the pools attached to ``target_metadata``;
+4. ``ticket_servers`` in ``alembic.ini`` or ``[tool.alembic]`` of ``pyproject.toml``, and a section
+   ``ticket_pools.NAME`` for each pool that is not the default one.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from alembic.util import CommandError
+from sqlalchemy import MetaData
+
+from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.concurrency import in_event_loop
+from sqla_tickets.pool import attached_pools
+
+if TYPE_CHECKING:  # Alembic may be in the middle of its own import
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+
+#: The pools of a migration by name.
+Pools = Mapping[str, TicketPool]
+
+
+@contextmanager
+def pools_of(context: MigrationContext) -> Generator[dict[str, TicketPool]]:
+    """The pools of a migration by name; their connections are closed at the end.
+
+    Raises:
+        CommandError: none is configured, or a `TicketError` came up in the block.
+    """
+    try:
+        pools = find_pools(context)
+        if not pools:
+            raise CommandError(
+                "no ticket servers are configured; they are looked for in:"
+                " context.configure(ticket_pools=...) in env.py, config.attributes['ticket_pools'], pools"
+                " attached to target_metadata, 'ticket_servers' in alembic.ini or in [tool.alembic] of"
+                " pyproject.toml, or -x ticket_servers=..."
+            )
+        try:
+            yield pools
+        finally:
+            for pool in pools.values():
+                _close(pool)
+    except TicketError as error:
+        raise CommandError(str(error)) from error
+
+
+def pool_named(pools: Pools, name: str | None) -> TicketPool:
+    """The pool of that name; for None the default one, or the only one.
+
+    Raises:
+        CommandError: there is none of that name.
+    """
+    if name is None and "default" not in pools and len(pools) == 1:
+        return next(iter(pools.values()))
+    try:
+        return pools[name or "default"]
+    except KeyError:
+        wanted, there = name or "default", ", ".join(sorted(pools))
+        where = "ticket_servers" if wanted == "default" else f"a section [ticket_pools.{wanted}]"
+        raise CommandError(
+            f"no ticket pool named {wanted!r} is configured (there are: {there}): name one of these, or"
+            f" give alembic.ini {where}"
+        ) from None
+
+
+def find_pools(context: MigrationContext) -> dict[str, TicketPool]:
+    """The pools of a migration by name; empty when none is configured. Connects to nothing."""
+    made: dict[str, TicketPool] | None = context.opts.get("_ticket_pools")
+    if made is None:
+        made = context.opts["_ticket_pools"] = {**_configured(context), **_of_command_line(context)}
+    return made
+
+
+def option(context: MigrationContext, name: str) -> str | None:
+    """An option from ``context.configure()``, the command line's ``-x``, or the configuration file."""
+    found = context.opts.get(name) or _x_arguments(context).get(name)
+    if found is None and context.config is not None:
+        found = context.config.get_alembic_option(name)
+    return None if found is None else str(found)
+
+
+def _configured(context: MigrationContext) -> dict[str, TicketPool]:
+    config = context.config
+    given = context.opts.get("ticket_pools")
+    if given is None and config is not None:
+        given = config.attributes.get("ticket_pools")
+    if given is not None:
+        with _naming("ticket_pools"):
+            return _made_of(given)
+    attached: dict[str, TicketPool] = {}
+    for each in _listed(context.opts.get("target_metadata")):
+        if isinstance(each, MetaData):
+            attached.update(attached_pools(each))
+    if attached or config is None:
+        return attached
+    return pools_in_files(config)
+
+
+def pools_in_files(config: Config) -> dict[str, TicketPool]:
+    """The pools of ``alembic.ini`` and ``pyproject.toml`` by name. Connects to nothing.
+
+    Raises:
+        CommandError: a file, or what stands there, cannot be read, or a variable of the environment that a
+            server's URL refers to is not set. It names the key, and never its value, which may hold a password.
+    """
+    _check(config.config_file_name, lambda: config.file_config)
+    toml_file = getattr(config, "toml_file_name", None)
+    _check(toml_file, lambda: getattr(config, "toml_alembic_config", None))
+    return {name: _pool(name, *settings) for name, settings in _in_files(config)}
+
+
+def _check(file: object, read: Callable[[], object]) -> None:
+    """Check that a file can be read: a parser's error quotes the line that is wrong."""
+    try:
+        read()
+    except CommandError:
+        raise
+    except Exception as error:  # noqa: BLE001  # each parser has its own
+        found = re.search(r"\bline:? +(\d+)", str(error))
+        line = f", line {found[1]}," if found else ""
+        raise CommandError(f"{file}{line} cannot be read ({type(error).__name__})") from None
+
+
+@contextmanager
+def _naming(key: str) -> Generator[None]:
+    """Makes errors name a key, and never its value, which may hold a password."""
+    try:
+        yield
+    except CommandError:
+        raise
+    except TicketError as error:
+        raise CommandError(f"{key}: {error}") from None
+    except configparser.Error:
+        raise CommandError(f"{key} cannot be read: write each % in it as %%") from None
+    except Exception as error:  # noqa: BLE001  # of whatever stands there instead of text or a table
+        raise CommandError(
+            f"{key} cannot be read ({type(error).__name__}): it is one text or a list of texts, a stride"
+            " is a number, and every % is written %%"
+        ) from None
+
+
+def _made_of(given: Any) -> dict[str, TicketPool]:
+    """The pools that env.py gives: a pool, pools, a list of servers, or either by name."""
+    if isinstance(given, TicketPool):
+        return {given.name: given}
+    if isinstance(given, Mapping):
+        by_name = cast("Mapping[str, Any]", given)
+        return {
+            name: pool if isinstance(pool, TicketPool) else TicketPool(pool, name=name)
+            for name, pool in by_name.items()
+        }
+    each = _listed(given)
+    if all(isinstance(pool, TicketPool) for pool in each):
+        return {pool.name: pool for pool in each}
+    return {"default": TicketPool(each)}
+
+
+def _in_files(config: Config) -> Iterator[tuple[str, tuple[str, object, object]]]:
+    """Every pool of ``alembic.ini`` and ``pyproject.toml``: its name, its key, its servers, its stride."""
+    key = "'ticket_servers' of [alembic], or [tool.alembic],"
+    with _naming(key):
+        servers = config.get_alembic_option("ticket_servers")
+    if servers:
+        with _naming(key.replace("servers", "stride")):
+            stride = config.get_alembic_option("ticket_stride")
+        yield "default", (key, servers, stride)
+    for section in config.file_config.sections():
+        if section.startswith("ticket_pools."):
+            key = f"[{section}]"
+            with _naming(key):
+                found = config.get_section(section, {})
+            yield section.partition(".")[2], (key, found.get("servers"), found.get("stride"))
+    yield from _in_toml(config)
+
+
+def _in_toml(config: Config) -> Iterator[tuple[str, tuple[str, object, object]]]:
+    """The pools of ``pyproject.toml`` that are not the default one."""
+    with _naming("[tool.alembic.ticket_pools]"):
+        toml = dict(getattr(config, "toml_alembic_config", {}).get("ticket_pools", {}))
+    for name, found in toml.items():
+        key = f"[tool.alembic.ticket_pools.{name}]"
+        with _naming(key):
+            urls = [server % config.toml_args for server in _words(found.get("servers"))]
+            stride = found.get("stride")
+        yield str(name), (key, urls, stride)
+
+
+def _of_command_line(context: MigrationContext) -> dict[str, TicketPool]:
+    """``-x ticket_servers="URL URL"``, and ``-x ticket_servers.media=...`` for the pool ``media``."""
+    found: dict[str, TicketPool] = {}
+    given = _x_arguments(context)
+    for key, value in given.items():
+        option, _, name = key.partition(".")
+        if option == "ticket_servers":
+            stride = given.get(key.replace(option, "ticket_stride", 1))
+            found[name or "default"] = _pool(name or "default", f"-x {key}", value, stride)
+    return found
+
+
+def _x_arguments(context: MigrationContext) -> dict[str, Any]:
+    environment = context.environment_context
+    return environment.get_x_argument(as_dictionary=True) if environment is not None else {}
+
+
+def _pool(name: str, key: str, servers: object, stride: object) -> TicketPool:
+    with _naming(key.replace("servers", "stride")):
+        wanted = int(str(stride)) if stride else None
+    with _naming(key):
+        urls = [_expanded(word, key) for word in _words(servers)]
+        return TicketPool(urls, name=name, stride=wanted)
+
+
+def _words(servers: Any) -> list[str]:
+    """Servers of a configuration file: a list of its own, or one text with spaces."""
+    if isinstance(servers, list):
+        return [str(server) for server in _listed(servers)]
+    return str(servers or "").split()
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list or a tuple as a list, and anything else as a list of one."""
+    return list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+
+
+def _expanded(text: str, key: str) -> str:
+    """``text`` with every ``${NAME}`` replaced by the environment variable of that name."""
+
+    def value(match: re.Match[str]) -> str:
+        try:
+            return os.environ[match[1]]
+        except KeyError:
+            raise CommandError(
+                f"{key} refers to the environment variable {match[1]}, which is not set"
+            ) from None
+
+    return re.sub(r"\$\{(\w+)\}", value, text)
+
+
+def _close(pool: TicketPool) -> None:
+    asynchronous = any(server.engine.dialect.is_async for server in pool.servers)
+    if not asynchronous or in_event_loop():
+        pool.dispose()

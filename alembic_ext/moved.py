@@ -1,0 +1,72 @@
+"""Sequences that have moved since a migration was written, as a run for one more shard finds them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from alembic.util import CommandError
+
+from sqla_tickets import TicketError, TicketPool, TicketTableMoved
+from sqla_tickets.maintenance import redirect_paths
+from sqla_tickets.tables.metadata import Step
+
+from .base import TicketTableOp
+from .configuration import Pools, pool_named
+
+Result = TypeVar("Result")
+log = logging.getLogger("alembic.sqla_tickets")
+
+
+def step_of(op: TicketTableOp) -> Step:
+    """The location of an operation's sequence when the migration was written."""
+    return op.pool or "default", op.name
+
+
+def find_moved(pools: Pools, op: TicketTableOp) -> tuple[TicketPool, str] | None:
+    """The pool and the name of a sequence today, by the metadata of its tables; None if it has not moved."""
+    found = redirect_paths.find(pools.values(), step_of(op))
+    if found is not None:
+        there = f"{found[1]!r} of the pool {found[0].name!r}"
+        log.info("the sequence %r of the pool %r is %s now", op.name, op.pool or "default", there)
+    return found
+
+
+def where_it_is(pools: Pools, op: TicketTableOp, do: Callable[[TicketPool, str], Result]) -> Result:
+    """Call ``do`` with the pool and the name that the sequence of an operation has today."""
+    try:
+        return _along_tombstones(pools, op, do)
+    except (CommandError, TicketError):
+        # the servers that it has left may be gone, or their pool's name
+        found = find_moved(pools, op)
+        if found is None:
+            raise
+        return do(*found)
+
+
+def _along_tombstones(
+    pools: Pools, op: TicketTableOp, do: Callable[[TicketPool, str], Result]
+) -> Result:
+    pool, name = pool_named(pools, op.pool), op.name
+    been = set[Step]()
+    while True:
+        been.add((pool.name, name))
+        try:
+            return do(pool, name)
+        except TicketTableMoved as moved:
+            if (moved.pool, moved.sequence) in been:
+                raise
+            pool, name = pool_named(pools, moved.pool), moved.sequence
+
+
+@contextmanager
+def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
+    """Suppress the error of a move that cannot be repeated, where an earlier run has ended it."""
+    try:
+        yield
+    except (CommandError, TicketError) as error:
+        if not redirect_paths.has_gone(pools.values(), source, target):
+            raise
+        log.info("nothing is done: %r has gone to %r before (%s)", source, target, error)

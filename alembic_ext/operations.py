@@ -1,0 +1,348 @@
+"""The operations on ticket tables; those on what Snowflakes need are in `alembic_ext.snowflake`.
+
+Each is a class with the arguments of its call, its `reverse`, and a function with its effect, which ``operation``
+registers: how it is written into a migration file follows from the arguments. A new one is such a pair here, its
+name in ``__all__``, and a page in ``docs/migrations`` with a row in its index. Its effect on ticket servers, where it
+has one, is a function of `sqla_tickets.maintenance.operations`.
+
+Its tests: its reverse in ``tests/unit/migrations/test_operations.py``, its effect, given twice, in ``test_operations.py`` of
+``tests/integration/migrations``, and, where it changes ticket servers, an entry in ``OPERATIONS`` of ``test_interruptions.py`` there: it can be ended at any change and run again.
+``test_pages.py`` runs its page, whose heading is the operation's name in backticks, and fails while there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from alembic.operations.base import Operations
+from alembic.util import CommandError
+from sqlalchemy import ColumnClause, Select, column, func, select, table
+from sqlalchemy.exc import SQLAlchemyError
+
+from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.connect.engines import engine_for
+from sqla_tickets.connect.timeouts import Timeouts
+from sqla_tickets.dialects import LayoutName
+from sqla_tickets.maintenance import operations as maintenance
+from sqla_tickets.tables.inspection import ActiveTable
+from sqla_tickets.tables.new_table import NewTable
+
+from . import offline
+from .base import TicketTableOp, operation
+from .configuration import Pools, option, pool_named, pools_of
+from .moved import find_moved, step_of, unless_moved, where_it_is
+
+if TYPE_CHECKING:  # Alembic may be in the middle of its own import
+    from alembic.runtime.migration import MigrationContext
+
+__all__ = [
+    "convert_ticket_table",
+    "create_ticket_table",
+    "drop_ticket_table",
+    "move_ticket_table",
+    "next_tickets",
+    "raise_ticket_table",
+    "rename_ticket_table",
+]
+
+log = logging.getLogger("alembic.sqla_tickets")
+
+#: A table and a column, or these and the URLs of all databases that have the table.
+StartAbove = tuple[str, str] | tuple[str, str, Sequence[str]]
+
+#: How long a database may take to find the largest id of a column that has no index.
+MAX_ID_QUERY_SECONDS: Final = 600.0
+
+
+@dataclass(eq=False, kw_only=True)
+class CreateTicketTableOp(TicketTableOp):
+    """Create the table of a sequence on every ticket server; those that are there are verified.
+
+    Args:
+        name: of the sequence.
+        start: no ticket is below it.
+        start_above: ``("photos", "id")``: every ticket is above the largest id of that column in
+            the migration's own database; with a list of URLs as a third, in those databases.
+        layout: ``"replace"`` or ``"counter"``; None for the server's own.
+        bits: 64, or 32 for tickets up to 4,294,967,295.
+        engine: the storage engine, on MySQL and MariaDB; None for InnoDB.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    start: int | None = None
+    start_above: StartAbove | None = None
+    layout: LayoutName | None = None
+    bits: int = 64
+    engine: str | None = None
+
+    def reverse(self) -> DropTicketTableOp:
+        """Drop the table, only where the caller permits it."""
+        drop = DropTicketTableOp(self.name, pool=self.pool)
+        drop.created_by = self
+        return drop
+
+    def to_diff_tuple(self) -> tuple[str, str]:
+        """The tuple that ``alembic check`` shows."""
+        return ("add_ticket_table", self.name)
+
+
+@dataclass(eq=False, kw_only=True)
+class DropTicketTableOp(TicketTableOp):
+    """Drop the table of a sequence, and keep its high water; without ``force`` do nothing.
+
+    Args:
+        name: of the sequence.
+        force: drop it, although other shards may draw from it; ``-x drop_tickets=1`` says the same
+            on the command line.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    force: bool = False
+    created_by: CreateTicketTableOp | None = field(default=None, init=False, repr=False)
+
+    def reverse(self) -> CreateTicketTableOp:
+        """Create it again, above the high water that its tombstone shows."""
+        return self.created_by or CreateTicketTableOp(self.name, pool=self.pool)
+
+    def to_diff_tuple(self) -> tuple[str, str]:
+        """The tuple that ``alembic check`` shows."""
+        return ("remove_ticket_table", self.name)
+
+
+@operation(CreateTicketTableOp)
+def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None:
+    """Create the table, or raise it where the sequence is now."""
+    context = operations.migration_context
+    with pools_of(context) as pools:
+        if context.as_sql:
+            _write_down(context, pool_named(pools, op.pool), op)
+            return
+        above = 0
+        if op.start_above is not None:
+            above = _largest_id(operations, op.start_above) + maintenance.MARGIN_NUMBERS
+        is_here = (_is_active(pools, op) or find_moved(pools, op) is None) and maintenance.create(
+            pool_named(pools, op.pool),
+            op.name,
+            layout=op.layout,
+            start=op.start,
+            above=above,
+            bits=op.bits,
+            engine=op.engine or "InnoDB",
+        )
+        if is_here:
+            log.info("ticket table %r is on every server of the pool", op.name)
+        elif above:  # a run for another shard has moved it since
+            where_it_is(pools, op, lambda pool, name: pool.raise_above(name, above))
+
+
+def _is_active(pools: Pools, op: CreateTicketTableOp) -> bool:
+    """Whether a server of the operation's pool has a table of that name that can be drawn from."""
+    try:
+        states = maintenance.table_states(pool_named(pools, op.pool), op.name).values()
+    except CommandError:  # that pool is not configured any more
+        return False
+    return any(isinstance(state, ActiveTable) for state in states)
+
+
+def _largest_id(operations: Operations, start_above: StartAbove) -> int:
+    """The largest id of a column in the migration's own database, or in those of the URLs."""
+    name, key = start_above[0], start_above[1]
+    urls = start_above[2] if len(start_above) == 3 else None
+    schema, _, bare = name.rpartition(".")
+    ids: ColumnClause[int] = column(key)
+    largest: Select[Any] = select(func.max(ids)).select_from(table(bare, schema=schema or None))
+    try:
+        if urls is None:
+            return int(operations.get_bind().scalar(largest) or 0)
+        return max(_largest_at(url, largest) for url in urls)
+    except SQLAlchemyError as error:
+        raise CommandError(
+            f"start_above={name!r}, {key!r}: its largest value cannot be read: {error}"
+        ) from error
+
+
+def _largest_at(url: str, largest: Select[Any]) -> int:
+    with engine_for(url, Timeouts(MAX_ID_QUERY_SECONDS)).connect() as connection:
+        return int(connection.scalar(largest) or 0)
+
+
+def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTableOp) -> None:
+    """Write down how the table is created on each server.
+
+    Raises:
+        CommandError: where it begins depends on what is in a database.
+    """
+    if op.start_above is not None:
+        raise CommandError(
+            f"--sql: where the ticket table {op.name!r} begins is not known before the migration runs:"
+            f" give start= in place of start_above={op.start_above[:2]!r}, or leave --sql out"
+        )
+    for server in pool.servers:
+        dialect = server.context.dialect
+        new = NewTable(
+            op.name,
+            layout=op.layout,
+            stride=pool.stride,
+            offset=server.offset,
+            start=op.start or 1,
+            bits=op.bits,
+            engine=op.engine or "InnoDB",
+        )
+        statements = [dialect.script(statement) for statement in new.creation(dialect)]
+        if dialect.begin is not None:
+            statements = [dialect.begin, *statements, "COMMIT"]
+        offline.write_script(context, pool, server, statements)
+
+
+@operation(DropTicketTableOp)
+def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
+    """Put a tombstone, with the high water on it, in the place of the table."""
+    context = operations.migration_context
+    if not op.force and option(context, "drop_tickets") not in ("1", "true", "yes"):
+        said = (
+            f"the ticket table {op.name!r} is kept, since other shards may draw from it: -x"
+            " drop_tickets=1, or force=True, drops it"
+        )
+        if context.as_sql:
+            offline.comment(context, said)
+        else:
+            log.warning("%s", said)
+        return
+    offline.refuse(context, op.name, "dropped: its high water is not known")
+    with pools_of(context) as pools:
+        maintenance.drop(pool_named(pools, op.pool), op.name)
+
+
+@dataclass(eq=False, kw_only=True)
+class ConvertTicketTableOp(TicketTableOp):
+    """Give a ticket table another layout, while clients draw from it.
+
+    Args:
+        name: of the sequence.
+        layout: ``"replace"``, Flickr's table, or ``"counter"``, one row.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    layout: LayoutName
+
+    def reverse(self) -> ConvertTicketTableOp:
+        """Give it the other layout."""
+        other: LayoutName = "replace" if self.layout == "counter" else "counter"
+        return ConvertTicketTableOp(self.name, layout=other, pool=self.pool)
+
+
+@operation(ConvertTicketTableOp)
+def convert_ticket_table(operations: Operations, op: ConvertTicketTableOp) -> None:
+    """Convert the table, unless the sequence has moved since."""
+    context = operations.migration_context
+    offline.refuse(context, op.name, "converted: its high water is not known")
+    with pools_of(context) as pools:
+        try:
+            maintenance.convert(pool_named(pools, op.pool), op.name, op.layout)
+        except (CommandError, TicketError):
+            if find_moved(pools, op) is None:
+                raise
+
+
+@dataclass(eq=False)
+class RenameTicketTableOp(TicketTableOp):
+    """Give a sequence another name; clients that use the old one are led to the new one.
+
+    Args:
+        name: of the sequence.
+        new_name: the name that it gets.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    new_name: str
+
+    def reverse(self) -> RenameTicketTableOp:
+        """Give it its old name."""
+        return RenameTicketTableOp(self.new_name, self.name, pool=self.pool)
+
+
+@operation(RenameTicketTableOp)
+def rename_ticket_table(operations: Operations, op: RenameTicketTableOp) -> None:
+    """Rename the table, unless an earlier run has done it."""
+    context = operations.migration_context
+    offline.refuse(context, op.name, "renamed: its high water is not known")
+    source = step_of(op)
+    with pools_of(context) as pools, unless_moved(pools, source, (source[0], op.new_name)):
+        maintenance.rename(pool_named(pools, op.pool), op.name, op.new_name)
+
+
+@dataclass(eq=False, kw_only=True)
+class MoveTicketTableOp(TicketTableOp):
+    """Move a sequence to the ticket servers of another pool, while clients draw from it.
+
+    Args:
+        name: of the sequence.
+        to: the name of the pool that gets it.
+        pool: the name of the pool that has it; None for ``"default"``.
+    """
+
+    to: str
+
+    def reverse(self) -> MoveTicketTableOp:
+        """Move it back."""
+        return MoveTicketTableOp(self.name, to=self.pool or "default", pool=self.to)
+
+
+@operation(MoveTicketTableOp)
+def move_ticket_table(operations: Operations, op: MoveTicketTableOp) -> None:
+    """Move the table, unless an earlier run has done it."""
+    context = operations.migration_context
+    offline.refuse(context, op.name, "moved: its high water is not known")
+    with pools_of(context) as pools, unless_moved(pools, step_of(op), (op.to, op.name)):
+        maintenance.move(pool_named(pools, op.pool), op.name, pool_named(pools, op.to))
+
+
+@dataclass(eq=False, kw_only=True)
+class RaiseTicketTableOp(TicketTableOp):
+    """Raise a sequence: all tickets from now on are larger than ``above``. Never lowers a number.
+
+    Args:
+        name: of the sequence.
+        above: the largest id that may be in use.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    above: int
+
+    def reverse(self) -> RaiseTicketTableOp:
+        """Leave it: the ids in between may have been issued."""
+        return self
+
+
+@operation(RaiseTicketTableOp)
+def raise_ticket_table(operations: Operations, op: RaiseTicketTableOp) -> None:
+    """Raise the table where the sequence is now."""
+    context = operations.migration_context
+    offline.refuse(context, op.name, "raised: where it stands is not known")
+    with pools_of(context) as pools:
+        where_it_is(pools, op, lambda pool, name: pool.raise_above(name, op.above))
+
+
+@dataclass(eq=False)
+class NextTicketsOp(TicketTableOp):
+    """Draw exactly ``n`` tickets, for the rows that a data migration inserts. It cannot be taken back.
+
+    Args:
+        name: of the sequence.
+        n: how many.
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    n: int
+
+
+@operation(NextTicketsOp)
+def next_tickets(operations: Operations, op: NextTicketsOp) -> list[int]:
+    """Draw where the sequence is now."""
+    context = operations.migration_context
+    offline.refuse(context, op.name, "drawn from")
+    with pools_of(context) as pools:
+        return where_it_is(pools, op, lambda pool, name: pool.next_ids(name, op.n))

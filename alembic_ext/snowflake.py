@@ -1,0 +1,176 @@
+"""Operations on what ids that sort by time need: the table of node numbers, and PostgreSQL's functions.
+
+Autogenerate adds those that `missing` finds. What a new operation owes stands in `alembic_ext.operations`; the tests of these
+are in ``tests/integration/snowflake/test_migrations.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
+
+from alembic.operations.base import Operations
+from alembic.operations.ops import MigrateOperation
+from alembic.util import CommandError
+from sqlalchemy import Column, MetaData, text
+
+from sqla_tickets import INSTAGRAM, NodeLeases, SnowflakeSequence
+from sqla_tickets.dialects import has_plpgsql
+from sqla_tickets.snowflake import lease_table, numbering
+from sqla_tickets.snowflake.instagram import (
+    CreateShardIdFunction,
+    CreateShardIdSequence,
+    DropShardIdFunction,
+    DropShardIdSequence,
+    ShardIdFunction,
+    declared_functions,
+)
+
+from . import offline
+from .base import TicketOp, operation
+from .configuration import pool_named, pools_of
+
+if TYPE_CHECKING:  # Alembic may be in the middle of its own import
+    from alembic.autogenerate.api import AutogenContext
+
+__all__ = ["create_node_table", "create_shard_id_function", "drop_shard_id_function"]
+
+
+@dataclass(eq=False, kw_only=True)
+class CreateNodeTableOp(TicketOp):
+    """Create the table of node numbers, unless it is there, on every ticket server, and divide the numbers between them.
+
+    Args:
+        pool: the name of the pool; None for ``"default"``, or the only one.
+    """
+
+    pool: str | None = None
+
+    def reverse(self) -> CreateNodeTableOp:
+        """Leave it: without its horizons, ids would be made again."""
+        return self
+
+    def to_diff_tuple(self) -> tuple[str, str | None]:
+        """The tuple that ``alembic check`` shows."""
+        return ("add_node_table", self.pool)
+
+
+@operation(CreateNodeTableOp)
+def create_node_table(operations: Operations, op: CreateNodeTableOp) -> None:
+    """Create the table, or write down how."""
+    context = operations.migration_context
+    with pools_of(context) as pools:
+        pool = pool_named(pools, op.pool)
+        if not context.as_sql:
+            NodeLeases(pool).create_table()
+            return
+        for server in pool.servers:
+            dialect = server.engine.dialect
+            opening = numbering.opening(dialect, pool.stride, server.offset)
+            statements = [lease_table.creation(dialect), *opening]
+            offline.write_script(context, pool, server, statements)
+
+
+@dataclass(eq=False)
+class CreateShardIdFunctionOp(TicketOp):
+    """Create Instagram's function and its sequence in the migration's own database, on PostgreSQL.
+
+    Args:
+        name: of the function, for ``server_default=sa.text("name()")``.
+        shard: the number of the logical shard, 0 to 8,191.
+    """
+
+    name: str
+    _: KW_ONLY
+    shard: int
+
+    def reverse(self) -> DropShardIdFunctionOp:
+        """Drop it."""
+        return DropShardIdFunctionOp(self.name, shard=self.shard)
+
+    def to_diff_tuple(self) -> tuple[str, str, int]:
+        """The tuple that ``alembic check`` shows."""
+        return ("add_shard_id_function", self.name, self.shard)
+
+
+@dataclass(eq=False)
+class DropShardIdFunctionOp(TicketOp):
+    """Drop Instagram's function and its sequence.
+
+    Args:
+        name: of the function.
+        shard: the number of the logical shard, for the way back.
+    """
+
+    name: str
+    _: KW_ONLY
+    shard: int
+
+    def reverse(self) -> CreateShardIdFunctionOp:
+        """Create it again."""
+        return CreateShardIdFunctionOp(self.name, shard=self.shard)
+
+    def to_diff_tuple(self) -> tuple[str, str]:
+        """The tuple that ``alembic check`` shows."""
+        return ("remove_shard_id_function", self.name)
+
+
+@operation(CreateShardIdFunctionOp)
+def create_shard_id_function(operations: Operations, op: CreateShardIdFunctionOp) -> None:
+    """Create the sequence, then the function that draws from it."""
+    function = _on_postgresql(operations, op)
+    operations.execute(CreateShardIdSequence(function))
+    operations.execute(CreateShardIdFunction(function))
+
+
+@operation(DropShardIdFunctionOp)
+def drop_shard_id_function(operations: Operations, op: DropShardIdFunctionOp) -> None:
+    """Drop the function, then its sequence."""
+    function = _on_postgresql(operations, op)
+    operations.execute(DropShardIdFunction(function))
+    operations.execute(DropShardIdSequence(function))
+
+
+def _on_postgresql(
+    operations: Operations, op: CreateShardIdFunctionOp | DropShardIdFunctionOp
+) -> ShardIdFunction:
+    """The function of an operation.
+
+    Raises:
+        CommandError: the migration's own database is of another kind.
+    """
+    dialect = operations.migration_context.dialect
+    if not has_plpgsql(dialect):
+        raise CommandError(
+            f"the function {op.name!r} can be created on PostgreSQL only, this is {dialect.name}: use"
+            " SnowflakeSequence(), which makes ids in the process"
+        )
+    return ShardIdFunction(op.name, op.shard)
+
+
+# -- autogenerate
+
+
+def missing(context: AutogenContext, created: Iterable[Column[Any]]) -> list[MigrateOperation]:
+    """The prerequisites of new columns: tables of node numbers, and functions that the database lacks."""
+    pools = {c.default.pool for c in created if isinstance(c.default, SnowflakeSequence)}
+    return [
+        *(CreateNodeTableOp(pool=pool) for pool in sorted(pools, key=str)),
+        *(CreateShardIdFunctionOp(f.name, shard=f.shard) for f in _missing_functions(context)),
+    ]
+
+
+def _missing_functions(context: AutogenContext) -> list[ShardIdFunction]:
+    metadata = context.metadata
+    declared = [
+        function
+        for each in ([metadata] if isinstance(metadata, MetaData) else metadata or ())
+        for function in declared_functions(each).values()
+        if function.layout == INSTAGRAM  # others cannot be written down
+    ]
+    if not declared or not has_plpgsql(context.dialect):
+        return []
+    assert context.connection is not None  # the comparison of a database
+    there = set(context.connection.scalars(text("SELECT proname FROM pg_proc")))
+    return sorted((f for f in declared if f.name not in there), key=lambda f: f.name)

@@ -1,0 +1,5 @@
+"""Runs ``python -m sqla_tickets.cli``."""
+
+from . import main
+
+main()

@@ -1,0 +1,321 @@
+"""Audits the ids on the shards: each is there once, and was issued by a ticket server."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from .. import TicketError, TicketPool
+from ..concurrency import time
+from .inspection import PoolInspection, high_waters, inspect_pool
+from .shards import Shard, TicketColumn
+
+Kind = Literal["duplicate", "foreign", "unowned", "auto_increment", "not compared"]
+#: How many ids of one kind a report lists.
+MAX_EXAMPLES: Final = 100
+#: Called with how many rows were read, and the last id.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anomaly:
+    """A problem of the ids of one column.
+
+    Attributes:
+        kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that its ticket server
+            has not issued; ``"unowned"``: an id above all tickets, of a residue class that no server of the
+            pool owns; ``"auto_increment"``: a column that still counts by itself; ``"not compared"``: a
+            ticket server did not answer, or it is not known where the ids are.
+        shards: where.
+        count: how many ids.
+        ids: the first of them.
+        why: what it means.
+        fix: what to do.
+    """
+
+    kind: Kind
+    shards: Sequence[str] = ()
+    count: int = 0
+    ids: Sequence[int] = ()
+    why: str
+    fix: str
+
+
+@dataclass
+class Report:
+    """The result of an audit of one column.
+
+    Attributes:
+        column: ``table.column``.
+        sequence: whose tickets it holds.
+        rows: how many ids were read.
+        seconds: how long that took.
+        largest: the largest id.
+        residues: how many ids each server's residue class has, by offset.
+        high_waters: the largest ticket that each server has issued, by offset.
+        anomalies: the problems that were found.
+        without: the shards that have no such column.
+    """
+
+    column: str
+    sequence: str
+    rows: int = 0
+    seconds: float = 0.0
+    largest: int | None = None
+    residues: dict[int, int] = field(default_factory=dict[int, int])
+    high_waters: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
+    anomalies: list[Anomaly] = field(default_factory=list[Anomaly])
+    without: list[str] = field(default_factory=list[str])
+
+
+def not_read(sequence: str) -> Report:
+    """The report of a sequence whose ids are in no known column."""
+    anomaly = Anomaly(
+        kind="not compared",
+        why=f"No shard has a table {sequence!r} with a key of one column: no id of it was read.",
+        fix=f"Name the column, --column TABLE.COLUMN={sequence}, or the models, --models MODULE:NAME.",
+    )
+    return Report(sequence, sequence, anomalies=[anomaly])
+
+
+def audit(
+    pool: TicketPool,
+    shards: Sequence[Shard],
+    column: TicketColumn,
+    progress: Progress = lambda rows, last: None,
+) -> Report:
+    """Read every id of a column on all shards, in bounded memory; changes nothing.
+
+    It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
+    """
+    report = Report(str(column), column.sequence)
+    begin = time.monotonic()
+    there = [shard for shard in shards if shard.column(column) is not None]
+    report.without = [str(shard) for shard in shards if shard not in there]
+    scan = _Scan(pool.stride, lambda ids: _twice(ids, there, column))
+    for parts in merged([shard.pages(column) for shard in there]):
+        scan.take(parts)
+        progress(scan.rows, scan.largest or 0)
+    report.rows, report.largest = scan.rows, scan.largest
+    report.residues = {_offset(r, pool.stride): n for r, n in sorted(scan.residues.items())}
+    inspection = inspect_pool(pool, [column.sequence])
+    report.high_waters = high_waters(inspection, column.sequence)
+    report.anomalies = [
+        *_duplicates(scan, there, column),
+        *_not_compared(inspection, report, column),
+        *_not_issued(pool, scan, report, there, column),
+        *_counting(there, column),
+    ]
+    report.seconds = time.monotonic() - begin
+    return report
+
+
+class _Scan:
+    """Collects what the report needs of the ids, page by page."""
+
+    def __init__(self, stride: int, still_twice: Callable[[Sequence[int]], list[int]]) -> None:
+        self._stride, self._still_twice = stride, still_twice
+        self.rows = 0
+        self.largest: int | None = None
+        self.residues: Counter[int] = Counter()
+        self.largest_of: dict[int, int] = {}
+        self.repeated: list[int] = []
+        self.more_repeats = 0
+
+    def take(self, parts: Sequence[Sequence[int]]) -> None:
+        """Add the ids of all shards between two ids; a repeated id is in them twice."""
+        ids = [i for part in parts for i in part]
+        if not ids:
+            return
+        stride = self._stride
+        self.rows += len(ids)
+        self.largest = max(part[-1] for part in parts if part)
+        residues = [i % stride for i in ids]
+        self.residues.update(residues)
+        for part in parts:  # ascending: the last of each residue is its largest
+            for residue, i in dict(zip((i % stride for i in part), part, strict=True)).items():
+                self.largest_of[residue] = max(i, self.largest_of.get(residue, i))
+        if len(set(ids)) < len(ids):
+            for i in sorted(i for i, n in Counter(ids).items() if n > 1):
+                self._remember(i)
+
+    def _remember(self, repeated: int) -> None:
+        """Keep a repeated id, in the place of those that were only moving between shards."""
+        if len(self.repeated) == MAX_EXAMPLES and not self.more_repeats:
+            self.repeated = self._still_twice(self.repeated)
+        if len(self.repeated) < MAX_EXAMPLES:
+            self.repeated.append(repeated)
+        else:
+            self.more_repeats += 1
+
+
+def merged(pages_of_shards: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
+    """The ascending pages of each shard, split at the same ids.
+
+    Each result has a part of every shard, and no id of a later result is below one of its own. So
+    what is the same in two shards comes at once, and no more than a page of each is in memory.
+    """
+    buffers: list[list[int]] = [[] for _ in pages_of_shards]
+    at_end = [False] * len(pages_of_shards)
+    while not all(at_end) or any(buffers):
+        for n, pages in enumerate(pages_of_shards):
+            if not buffers[n] and not at_end[n]:
+                buffers[n] = next(pages, list[int]())
+                at_end[n] = not buffers[n]
+        bounds = [b[-1] for b, end in zip(buffers, at_end, strict=True) if b and not end]
+        if not bounds:
+            return
+        ends = [bisect.bisect_right(buffer, min(bounds)) for buffer in buffers]
+        yield [buffer[:end] for buffer, end in zip(buffers, ends, strict=True)]
+        buffers = [buffer[end:] for buffer, end in zip(buffers, ends, strict=True)]
+
+
+def _where(
+    ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn
+) -> dict[str, set[int]]:
+    """The ids that each shard still has, of those given."""
+    return {str(shard): shard.having(column, ids) for shard in shards}
+
+
+def _twice(ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn) -> list[int]:
+    """The ids that two shards have now. A row that moves during the scan is seen on both, and is on one."""
+    having = _where(ids, shards, column)
+    return [i for i in ids if sum(i in there for there in having.values()) > 1]
+
+
+def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> Iterator[Anomaly]:
+    still = _twice(scan.repeated, shards, column) if scan.repeated else []
+    if still or scan.more_repeats:
+        having = _where(still, shards, column) if still else {}
+        yield Anomaly(
+            kind="duplicate",
+            shards=[shard for shard, ids in having.items() if ids] or list(map(str, shards)),
+            count=len(still) + scan.more_repeats,
+            ids=still,
+            why="The same id is on more than one shard.",
+            fix=(
+                "Find the writer: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved"
+                " and not deleted, or a ticket server that was set back (sqla-tickets status). Give one of"
+                f" two rows a new id: sqla-tickets next {column.sequence}."
+            ),
+        )
+
+
+def _not_compared(
+    inspection: PoolInspection, report: Report, column: TicketColumn
+) -> Iterator[Anomaly]:
+    """The servers whose issued tickets are not known, and why."""
+    for server in inspection.servers:
+        if report.high_waters.get(server.server.offset) is not None:
+            continue
+        table = server.tables.get(column.sequence)
+        state = table.state if table else None
+        reason, fix = server.error, "Audit again when it answers."
+        if reason is None and isinstance(state, TicketError):
+            reason, fix = str(state), "Repair that, and audit again."
+        elif reason is None:
+            reason = "it has no ticket table in use"
+            fix = f"Create it, by a migration or sqla-tickets create {column.sequence}."
+        why = f"It is not known which tickets {server.server} issued: {reason}."
+        yield Anomaly(kind="not compared", why=why, fix=fix)
+
+
+def _not_issued(
+    pool: TicketPool,
+    scan: _Scan,
+    report: Report,
+    shards: Sequence[Shard],
+    column: TicketColumn,
+) -> Iterator[Anomaly]:
+    """The ids above what the server of their class has issued; above all servers' where it has none."""
+    known = [high for high in report.high_waters.values() if high is not None]
+    # below the next ticket of the server that is ahead: who joins begins above that
+    of_all = max(known) + pool.stride - 1 if known else None
+    foreign: dict[int, int] = {}
+    unowned: dict[int, int] = {}
+    for residue, largest in scan.largest_of.items():
+        offset = _offset(residue, pool.stride)
+        is_owned = offset in report.high_waters
+        high = report.high_waters[offset] if is_owned else of_all
+        if high is not None and largest > high:
+            (foreign if is_owned else unowned)[residue] = high
+    if unowned:
+        yield _unowned(pool, unowned, shards, column)
+    if foreign:
+        where, count, ids = _above(foreign, pool.stride, shards, column)
+        highest = max(scan.largest_of.values())
+        yield Anomaly(
+            kind="foreign",
+            shards=where,
+            count=count,
+            ids=ids,
+            why=(
+                "These ids are above every ticket that their server has issued: something inserts ids of"
+                " another origin, which tickets will repeat, or the server was set back."
+            ),
+            fix=f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer.",
+        )
+
+
+def _unowned(
+    pool: TicketPool, bounds: Mapping[int, int], shards: Sequence[Shard], column: TicketColumn
+) -> Anomaly:
+    offsets = ", ".join(str(_offset(residue, pool.stride)) for residue in sorted(bounds))
+    where, count, ids = _above(bounds, pool.stride, shards, column)
+    counts = any(shard.counts_by_itself(column) for shard in shards)
+    return Anomaly(
+        kind="unowned",
+        shards=where,
+        count=count,
+        ids=ids,
+        why=(
+            f"These ids are above all tickets, in a residue class (offset {offsets}) that no ticket server of"
+            " this pool owns: the AUTO_INCREMENT of a table that was taken over has run ahead of the tickets,"
+            " or the server is missing from this configuration. A new server with that offset would issue"
+            " them again."
+        ),
+        fix=(
+            f"{'Stop the old writers and remove AUTO_INCREMENT, then ' if counts else ''}"
+            f"sqla-tickets raise {column.sequence}, with --shard URL for every shard."
+        ),
+    )
+
+
+def _above(
+    bounds: Mapping[int, int], stride: int, shards: Sequence[Shard], column: TicketColumn
+) -> tuple[list[str], int, list[int]]:
+    """The shards that have ids of some residues above a bound each, how many, and the first of them."""
+    count, ids, where = 0, list[int](), list[str]()
+    for shard in shards:
+        for page in shard.pages(column, min(bounds.values())):
+            mine = [i for i in page if i > bounds.get(i % stride, i)]
+            count += len(mine)
+            ids += mine[: MAX_EXAMPLES - len(ids)]
+            if mine and str(shard) not in where:
+                where.append(str(shard))
+    return where, count, sorted(ids)
+
+
+def _counting(shards: Iterable[Shard], column: TicketColumn) -> Iterator[Anomaly]:
+    counting = [str(shard) for shard in shards if shard.counts_by_itself(column)]
+    if counting:
+        yield Anomaly(
+            kind="auto_increment",
+            shards=counting,
+            why=(
+                f"{column} has AUTO_INCREMENT: a row that is inserted without an id gets a number of the"
+                " shard's own, which tickets will repeat."
+            ),
+            fix=(
+                "Remove it when every writer draws tickets: on MySQL and MariaDB MODIFY"
+                f" {column.column} BIGINT NOT NULL, on PostgreSQL ALTER {column.column} DROP IDENTITY, or DROP"
+                " DEFAULT."
+            ),
+        )
+
+
+def _offset(residue: int, stride: int) -> int:
+    return residue or stride

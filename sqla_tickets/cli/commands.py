@@ -1,0 +1,527 @@
+"""The commands: each calls one module and prints what it returns.
+
+Exit codes: 0 all is well, or done; 1 something needs an operator; 2 invalid usage; 3 the command failed,
+and the message says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import NoReturn
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from .. import TicketArgumentError, TicketError, TicketPool, __version__
+from ..concurrency import time
+from ..dialects import LayoutName, Role
+from ..maintenance import operations, resize
+from ..tables.grants import ROLES, grants
+from . import audit as audit_
+from . import doctor as doctor_
+from . import output, plans
+from . import status as status_
+from .config import PoolOptions, find_pool
+from .options import (
+    ABOVE,
+    COUNT,
+    STRIDE,
+    TICKET,
+    Failure,
+    dry_run_option,
+    exit_with,
+    pool_options,
+    seconds,
+    sequence_name,
+    shard_options,
+    without_passwords,
+)
+from .shards import Shard, ShardIds, TicketColumn, columns_of, open_shards
+
+
+class Commands(click.Group):
+    """The commands; a message about invalid usage never quotes the password of a URL."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command.
+
+        Raises:
+            click.UsageError: invalid usage.
+        """
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise click.UsageError(without_passwords(error.format_message()), error.ctx) from None
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="sqla-tickets")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs.")
+def cli(verbose: bool) -> None:
+    """Show, check and change ticket servers.
+
+    They are configured where the migrations find them: in alembic.ini or pyproject.toml, with the
+    ${VARIABLES} of the environment.
+
+    Exit codes: 0 all is well; 1 something was found; 2 invalid usage; 3 the command failed.
+    """
+    log = logging.getLogger("sqla_tickets")
+    if verbose:
+        logging.basicConfig(format="%(levelname)s %(message)s")
+        log.setLevel(logging.INFO)
+    elif not log.handlers:
+        log.addHandler(logging.NullHandler())
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@click.option(
+    "--over",
+    type=seconds,
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="How long the rate is measured.",
+)
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@pool_options
+def status(
+    pools: PoolOptions, as_json: bool, sequences: tuple[str, ...], over: float, watch: bool
+) -> None:
+    """Show every sequence on every server, and which process leases which node number.
+
+    Name SEQUENCES only for foreign tables, such as Flickr's own: without metadata nothing else finds them.
+    """
+    with pools.selected() as selected:
+        if watch:
+            _refresh(lambda: _status_view(selected, sequences, max(over, 0.2)))
+        found, nodes = status_.measure(selected, sequences, over=over), status_.nodes(selected)
+    if as_json:
+        click.echo(output.as_json(status=map(status_.as_record, found), nodes=map(asdict, nodes)))
+    else:
+        output.console().print(output.status_view(found, nodes))
+    exit_with(all(s.is_well for s in found))
+
+
+def _status_view(pools: list[TicketPool], sequences: Iterable[str], over: float) -> RenderableType:
+    return output.status_view(status_.measure(pools, sequences, over=over), status_.nodes(pools))
+
+
+def _refresh(view: Callable[[], RenderableType]) -> NoReturn:
+    with Live(console=output.console(), screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(view(), refresh=True)
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            raise SystemExit(0) from None
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@pool_options
+def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> None:
+    """Find whatever can make ids repeat, or draws fail.
+
+    Each finding has a variable and its value, what can happen, and the fix. Advice alone leaves the exit
+    code 0.
+    """
+    with pools.selected() as selected:
+        found = [finding for pool in selected for finding in doctor_.examine(pool, sequences)]
+    if as_json:
+        click.echo(output.as_json(findings=map(asdict, found)))
+    else:
+        output.console().print(output.findings_table(found))
+    exit_with(all(finding.severity == "advice" for finding in found))
+
+
+def ids_on_shards(
+    shards: tuple[str, ...], names: Iterable[str], columns: tuple[str, ...], models: str | None
+) -> ShardIds:
+    """The ids of some sequences on the shards; empty where no shard was named."""
+    opened = open_shards(shards) if shards else []
+    return ShardIds(
+        opened, columns_of(opened, names, named=columns, models=models) if opened else []
+    )
+
+
+@cli.command()
+@shard_options
+@pool_options
+def audit(
+    pools: PoolOptions,
+    as_json: bool,
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+) -> None:
+    """Read every id on all shards, and find duplicates and ids that no ticket server issued.
+
+    It changes nothing. Its memory does not grow with the rows.
+    """
+    with pools.one() as pool:
+        opened, names = open_shards(shards), operations.names(pool)
+        where = columns_of(opened, names, named=columns, models=models)
+        found = [_audited(pool, opened, column) for column in where]
+    if not (columns or models):
+        found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
+    if as_json:
+        click.echo(output.as_json(audit=map(asdict, found)))
+    else:
+        output.console().print(output.audit_view(found))
+    exit_with(not any(report.anomalies for report in found))
+
+
+def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> audit_.Report:
+    """Audit one column, with a progress bar on a terminal. Ids are read in order, so they tell how far it is."""
+    ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
+    first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
+    stderr = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} ids"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    ) as bar:
+        task = bar.add_task(str(column), total=last - first + 1, rows=0)
+
+        def show(rows: int, seen: int) -> None:
+            bar.update(task, completed=seen - first + 1, rows=rows)
+
+        return audit_.audit(pool, shards, column, show)
+
+
+# -- what changes something
+
+
+def execute(plan: plans.Plan, *, dry_run: bool, as_json: bool) -> None:
+    """Print a plan, run it unless this is a dry run, and print the proof."""
+    if not as_json:
+        for line in plan.lines:
+            click.echo(f"- {line}")
+    proof = None if dry_run else plan.run()
+    if as_json:
+        click.echo(
+            json.dumps({"plan": list(plan.lines), "done": not dry_run, "proof": proof}, indent=2)
+        )
+    else:
+        click.echo("Nothing was changed (--dry-run)." if dry_run else f"Done: {proof}.")
+
+
+@cli.command("next")
+@click.argument("sequence", type=sequence_name)
+@click.option("-n", "count", type=COUNT, default=1, show_default=True, help="How many tickets.")
+@dry_run_option
+@pool_options
+def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run: bool) -> None:
+    """Draw tickets and print them. They are used up."""
+    with pools.one() as pool:
+        blocks = [] if dry_run else pool.reserve(sequence, count)
+    if dry_run and not as_json:
+        click.echo(f"- draw {count} of {sequence!r}\nNothing was changed (--dry-run).")
+    elif as_json:
+        listed = [{"first": b[0], "last": b[-1], "step": b.step, "count": len(b)} for b in blocks]
+        click.echo(json.dumps({"blocks": listed, "done": not dry_run}))
+    else:
+        for block in blocks:
+            for ticket in block:
+                click.echo(ticket)
+
+
+@cli.command("raise")
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@shard_options
+@click.option(
+    "--above", type=ABOVE, help="From now on every ticket of SEQUENCES is above this number."
+)
+@dry_run_option
+@pool_options
+def raise_(
+    pools: PoolOptions,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+    above: int | None,
+    dry_run: bool,
+) -> None:
+    """Raise SEQUENCES, or all, above every id on the shards, or above a number, and prove it.
+
+    A number is never lowered. With --shard, the command reads the shards again at the end: new ids have to
+    be tickets.
+    """
+    if above is None and not shards:
+        raise click.UsageError(
+            "give --above NUMBER, or name the application's databases: --shard URL"
+        )
+    if above is not None and not sequences:
+        raise click.UsageError(
+            "--above NUMBER needs the names of sequences: raise SEQUENCE --above NUMBER"
+        )
+    with pools.one() as pool:
+        names = sequences or sorted(operations.names(pool))
+        on_shards = ids_on_shards(shards, names, columns, models)
+        for name in sequences if above is None else ():
+            if not on_shards.knows(name):
+                raise TicketArgumentError(on_shards.unknown(name)[0])
+        steps = [plans.raise_(pool, name, above or 0, on_shards) for name in names]
+        execute(_combined(steps), dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequence", type=sequence_name)
+@click.option("--layout", type=click.Choice(["replace", "counter"]), help="Default: the server's.")
+@click.option("--start", type=TICKET, default=1, show_default=True, help="The smallest ticket.")
+@click.option("--bits", type=click.Choice(["64", "32"]), default="64", show_default=True)
+@dry_run_option
+@pool_options
+def create(
+    pools: PoolOptions,
+    as_json: bool,
+    sequence: str,
+    layout: LayoutName | None,
+    start: int,
+    bits: str,
+    dry_run: bool,
+) -> None:
+    """Create a sequence's tables on all servers, and verify those that exist."""
+    with pools.one() as pool:
+        plan = plans.create(pool, sequence, layout=layout, start=start, bits=int(bits))
+        execute(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequence", type=sequence_name)
+@click.option("--to", "target", required=True, metavar="POOL", help="The name of the other pool.")
+@dry_run_option
+@pool_options
+def move(pools: PoolOptions, as_json: bool, sequence: str, target: str, dry_run: bool) -> None:
+    """Move a sequence to the servers of another pool of the configuration, while clients draw."""
+    with pools.all() as found:
+        plan = plans.move(find_pool(found, pools.pool), sequence, find_pool(found, target))
+        execute(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@shard_options
+@click.option(
+    "--offset", type=STRIDE, help="Offset of the restored server; default: raise all servers."
+)
+@click.option(
+    "--margin",
+    type=click.IntRange(min=0),
+    metavar="TICKETS",
+    help="Added for unrecorded tickets; default: 100,000.",
+)
+@dry_run_option
+@pool_options
+def restore(
+    pools: PoolOptions,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+    offset: int | None,
+    margin: int | None,
+    dry_run: bool,
+) -> None:
+    """Raise a server that came back from a backup above every ticket that it may have issued.
+
+    That is the largest of its peers' high-water marks, the servers' own numbers and the ids on every
+    --shard, and a margin. Run it before any client connects.
+    """
+    with pools.one() as pool:
+        names = sequences or sorted(operations.names(pool))
+        on_shards = ids_on_shards(shards, names, columns, models)
+        steps = [
+            plans.restore(pool, name, on_shards, offset=offset, margin=margin) for name in names
+        ]
+        execute(_combined(steps), dry_run=dry_run, as_json=as_json)
+
+
+def _combined(steps: list[plans.Plan]) -> plans.Plan:
+    """Several plans as one."""
+    lines = [line for step in steps for line in step.lines]
+    return plans.Plan(lines, lambda: "; ".join(step.run() for step in steps))
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@click.option("--add", "joining", multiple=True, metavar="URL", help="A server that joins.")
+@click.option(
+    "--to-stride", type=STRIDE, help="The new stride; default: the old one, or twice that."
+)
+@click.option(
+    "--gap",
+    type=TICKET,
+    default=resize.GAP_NUMBERS,
+    show_default=True,
+    help="How far above the others the new servers begin.",
+)
+@click.option("--finish", is_flag=True, help="Give the old servers the new stride.")
+@click.option(
+    "--quiet",
+    type=seconds,
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long no client may draw with the old stride.",
+)
+@shard_options
+@dry_run_option
+@pool_options
+def grow(
+    pools: PoolOptions,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    joining: tuple[str, ...],
+    to_stride: int | None,
+    gap: int,
+    finish: bool,
+    quiet: float,
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+    dry_run: bool,
+) -> None:
+    """Add ticket servers while clients draw.
+
+    Run it with --add on the present configuration; the new servers begin above every id on the shards. Where
+    the stride has no room it grows: then give all clients the new configuration, and run the command again
+    with --finish on the new configuration.
+    """
+    if finish == bool(joining):
+        raise click.UsageError("give either --add URL or --finish")
+    with contextlib.ExitStack() as open_, pools.one() as pool:
+        names = list(sequences) or sorted(operations.names(pool))
+        if finish:
+            plan = plans.finish(pool, names, quiet)
+        else:
+            new = open_.enter_context(_grown(pool, joining, to_stride))
+            on_shards = ids_on_shards(shards, names, columns, models)
+            plan = plans.grow(pool, names, new, gap, on_shards)
+        execute(plan, dry_run=dry_run, as_json=as_json)
+
+
+def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> TicketPool:
+    """The pool with the new servers."""
+    count = len(pool.servers) + len(joining)
+    least = pool.stride
+    while least < count:
+        least *= 2
+    urls = [server.engine.url for server in pool.servers]
+    return TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@click.option(
+    "--last",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="How many servers at the end of the list retire.",
+)
+@shard_options
+@dry_run_option
+@pool_options
+def retire(
+    pools: PoolOptions,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    last: int,
+    shards: tuple[str, ...],
+    columns: tuple[str, ...],
+    models: str | None,
+    dry_run: bool,
+) -> None:
+    """Retire the last ticket servers of the configuration while clients draw.
+
+    The others are raised above every ticket that those have issued, and above every id on the shards.
+    """
+    with pools.one() as pool:
+        names = list(sequences) or sorted(operations.names(pool))
+        on_shards = ids_on_shards(shards, names, columns, models)
+        plan = plans.retire(pool, names, last, on_shards)
+        execute(plan, dry_run=dry_run, as_json=as_json)
+
+
+@cli.command("grants")
+@click.argument("role", type=click.Choice(ROLES))
+@click.option("--on", "kind", required=True, help="The kind of server: mysql, mariadb, postgresql.")
+@click.option("--user", help="The user; default: tickets, migrations, monitor.")
+@click.option("--database", default="tickets", show_default=True, help="The ticket database.")
+@click.option(
+    "--host", default="%", show_default=True, help="The user's host, on MySQL and MariaDB."
+)
+@click.option(
+    "--owner", default="migrations", show_default=True, help="Owner of the tables, on PostgreSQL."
+)
+@click.option("--schema", default="public", show_default=True, help="Schema, on PostgreSQL.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def grants_(
+    role: Role,
+    kind: str,
+    user: str | None,
+    database: str,
+    host: str,
+    owner: str,
+    schema: str,
+    as_json: bool,
+) -> None:
+    """Print the SQL that gives a user the least privileges to draw, to migrate, or to monitor.
+
+    Connects to nothing.
+    """
+    user = user or {"draw": "tickets", "migrate": "migrations", "monitor": "monitor"}[role]
+    try:
+        found = grants(
+            kind, role, user=user, database=database, host=host, owner=owner, schema=schema
+        )
+    except TicketError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(json.dumps({"grants": found}) if as_json else ";\n".join(found) + ";")
+
+
+@cli.command()
+@click.argument("sequences", nargs=-1, type=sequence_name)
+@pool_options
+def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> None:
+    """Print the servers' metrics in Prometheus' text format, for a textfile collector.
+
+    Each process of the application exports its own: sqla_tickets.contrib.prometheus.TicketCollector.
+    """
+    try:
+        from prometheus_client import (  # noqa: PLC0415  # an extra of its own
+            CollectorRegistry,
+            generate_latest,
+        )
+
+        from ..contrib.prometheus import TicketCollector  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"metrics need {error.name}: pip install 'sqla-tickets[prometheus]'"
+        ) from error
+    with pools.selected() as selected:
+        registry = CollectorRegistry()
+        collector = TicketCollector(*selected, ask=True, sequences=sequences)
+        registry.register(collector)
+        text = generate_latest(registry).decode()
+        is_well = all(s.is_well for s in status_.measure(selected, sequences))
+    click.echo(json.dumps({"text": text}) if as_json else text, nl=as_json)
+    exit_with(is_well)

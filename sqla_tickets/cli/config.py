@@ -1,0 +1,97 @@
+"""Which pools a command works on: those of the configuration files, or those of its options."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.util import CommandError
+
+from alembic_ext.configuration import pool_named, pools_in_files
+
+from .. import TicketArgumentError, TicketPool
+
+NOT_CONFIGURED = (
+    "no ticket servers are configured. Name them with --server URL --server URL, in SQLA_TICKETS_SERVERS,"
+    " or as ticket_servers in alembic.ini or in [tool.alembic] of pyproject.toml (--config FILE)"
+)
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The options of a command that name its ticket servers.
+
+    Attributes:
+        config: ``alembic.ini`` or ``pyproject.toml``; None for those of the working folder.
+        servers: URLs; with them no file is read.
+        stride: of the pool of these URLs; None for their number.
+        pool: the name of the pool; None for the default or only one.
+    """
+
+    config: str | None
+    servers: tuple[str, ...]
+    stride: int | None
+    pool: str | None
+
+    @contextlib.contextmanager
+    def all(self) -> Generator[dict[str, TicketPool]]:
+        """Every pool by its name, closed at the end. Connects to nothing.
+
+        Raises:
+            TicketArgumentError: none is configured, or the configuration is invalid.
+        """
+        try:
+            pools = self._load()
+        except CommandError as error:
+            raise TicketArgumentError(str(error)) from error
+        if not pools:
+            raise TicketArgumentError(NOT_CONFIGURED)
+        try:
+            yield pools
+        finally:
+            for pool in pools.values():
+                pool.dispose()
+
+    @contextlib.contextmanager
+    def selected(self) -> Generator[list[TicketPool]]:
+        """The pool that was named, or all of them."""
+        with self.all() as pools:
+            yield [find_pool(pools, self.pool)] if self.pool else list(pools.values())
+
+    @contextlib.contextmanager
+    def one(self) -> Generator[TicketPool]:
+        """The pool that was named, or the default or only one."""
+        with self.all() as pools:
+            yield find_pool(pools, self.pool)
+
+    def _load(self) -> dict[str, TicketPool]:
+        if self.servers:
+            name = self.pool or "default"
+            try:
+                return {name: TicketPool(self.servers, stride=self.stride, name=name, hedge=False)}
+            except TicketArgumentError as error:
+                raise TicketArgumentError(
+                    f"--server, or SQLA_TICKETS_SERVERS, or --stride: {error}"
+                ) from None
+        file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
+        if self.config and not Path(file).is_file():
+            raise TicketArgumentError(f"there is no file {file}")
+        if file.endswith(".toml"):
+            return pools_in_files(Config(toml_file=file))
+        return pools_in_files(Config(file, toml_file="pyproject.toml"))
+
+
+def find_pool(pools: dict[str, TicketPool], name: str | None) -> TicketPool:
+    """The pool of that name; without a name, the default or only one.
+
+    Raises:
+        TicketArgumentError: there is none.
+    """
+    try:
+        return pool_named(pools, name)
+    except CommandError as error:
+        raise TicketArgumentError(str(error)) from error

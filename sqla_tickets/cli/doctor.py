@@ -1,0 +1,649 @@
+"""Checks of ticket servers for whatever can make ids repeat, or draws fail: one function for each.
+
+A new check is a function here with ``@check``, its `Code`, and a row in ``docs/operations/index.md``. It may read every variable
+and every counter of a server; one that a kind of server lacks is missing there, and its check finds nothing.
+
+Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`; a state that no server at
+hand can have is tested in ``tests/unit/cli/test_doctor.py``. The healthy pair has no finding. ``test_every_finding_has_a_test`` fails while there is none, and ``tests/docs/test_operations_docs.py`` without the row.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from .. import TicketError, TicketPool, TicketTableMoved
+from .. import concurrency as clock
+from ..dialects import Grant
+from ..high_water.statements import MARKS
+from ..snowflake import lease_table
+from ..snowflake.leases import NodeLeases
+from ..tables.inspection import ActiveTable
+from ..tables.metadata import Tombstone
+from .inspection import PoolInspection, ServerInspection, inspect_pool
+
+__all__ = ["CHECKS", "Code", "Finding", "Severity", "examine"]
+
+#: The consequence: ids repeat, draws fail, or something could be better.
+Severity = Literal["repeats", "stops", "advice"]
+
+#: The problems. Alerts may be keyed on these names: a release renames none.
+Code = Literal[
+    "flush-setting",
+    "redo-log",
+    "fsync",
+    "full-page-writes",
+    "binary-log",
+    "storage-engine",
+    "old-version",
+    "galera",
+    "group-replication",
+    "global-increments",
+    "offset-above-increment",
+    "replica",
+    "has-replicas",
+    "unreachable",
+    "same-server",
+    "same-cluster",
+    "read-only",
+    "recovery-mode",
+    "in-recovery",
+    "table-missing",
+    "table-closed",
+    "table-unfit",
+    "table-empty",
+    "numbers-used",
+    "connections-used",
+    "grants-missing",
+    "lock-not-granted",
+    "grants-everywhere",
+    "grants-dangerous",
+    "no-encryption",
+    "lax-sql-mode",
+    "cached-statistics",
+    "impossible-mark",
+    "impossible-horizon",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A problem of one server.
+
+    Attributes:
+        server: the server's name.
+        check: the name of the check that found it.
+        code: which problem it is; the name is stable.
+        severity: the consequence.
+        variable: where it was found.
+        value: of the variable.
+        why: what can happen.
+        fix: what to do.
+    """
+
+    server: str = ""
+    check: str = ""
+    code: Code
+    severity: Severity
+    variable: str
+    value: str
+    why: str
+    fix: str
+
+
+#: Its name is the check's; `examine` writes it, and the server's, into each finding.
+Check = Callable[[ServerInspection, PoolInspection], Iterator[Finding]]
+
+#: The checks of a server that answers.
+CHECKS: Final[list[Check]] = []
+
+
+def check(function: Check) -> Check:
+    """Register a check of every server that answers."""
+    CHECKS.append(function)
+    return function
+
+
+#: The sign of a cluster that takes writes on every node: code, variable, value.
+_CLUSTERS: Final[tuple[tuple[Code, str, str], ...]] = (
+    ("galera", "wsrep_on", "ON"),
+    ("group-replication", "group_replication_single_primary_mode", "OFF"),
+)
+
+
+def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
+    """Every finding about the pool's servers, the gravest first."""
+    inspection = inspect_pool(pool, sequences)
+    found = [
+        replace(finding, server=str(server.server), check=each.__name__)
+        for server in inspection.servers
+        for each in _checks(server)
+        for finding in each(server, inspection)
+    ]
+    order: tuple[Severity, ...] = ("repeats", "stops", "advice")
+    return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+def _checks(server: ServerInspection) -> Sequence[Check]:
+    if server.error is None:
+        return CHECKS
+    return (unreachable,) if server.cluster is None else (one_cluster,)
+
+
+# -- what makes ids repeat
+
+
+@check
+def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    value = server.variables.get("innodb_flush_log_at_trx_commit", "1")
+    if value not in ("1", "3"):  # MariaDB's 3 flushes more often than 1
+        yield Finding(
+            code="flush-setting",
+            severity="repeats",
+            variable="innodb_flush_log_at_trx_commit",
+            value=value,
+            why="After a crash the tickets of the last second are issued again.",
+            fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
+        )
+    if server.status.get("Innodb_redo_log_enabled") == "OFF":
+        yield Finding(
+            code="redo-log",
+            severity="repeats",
+            variable="Innodb_redo_log_enabled",
+            value="OFF",
+            why="After a crash the server does not start again, and its backup has old numbers.",
+            fix="ALTER INSTANCE ENABLE INNODB REDO_LOG.",
+        )
+    switches: tuple[tuple[Code, str], ...] = (
+        ("fsync", "fsync"),
+        ("full-page-writes", "full_page_writes"),
+    )
+    for code, variable in switches:
+        if server.variables.get(variable) == "off":
+            yield Finding(
+                code=code,
+                severity="repeats",
+                variable=variable,
+                value="off",
+                why="After a crash the last tickets, or the whole table, are lost.",
+                fix=f"{server.dialect.set_global(variable, 'on')}.",
+            )
+
+
+@check
+def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    value = server.variables.get("sync_binlog", "1")
+    if server.variables.get("log_bin") == "ON" and value != "1":
+        yield Finding(
+            code="binary-log",
+            severity="repeats",
+            variable="sync_binlog",
+            value=value,
+            why=(
+                "After a crash the last tickets may be missing, on a replica and on the server itself, which"
+                " has InnoDB follow the binary log: they are issued again."
+            ),
+            fix="SET GLOBAL sync_binlog = 1; or skip-log-bin, as a ticket server needs no replica.",
+        )
+
+
+@check
+def storage_engine(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    for name, table in server.tables.items():
+        if table.engine not in (None, "InnoDB", "ROCKSDB"):
+            yield Finding(
+                code="storage-engine",
+                severity="repeats",
+                variable=f"engine of {name}",
+                value=str(table.engine),
+                why="It has no redo log: a crash can lose the last tickets, and they are issued again.",
+                fix=f"ALTER TABLE `{name}` ENGINE = InnoDB, while no client draws.",
+            )
+
+
+@check
+def version(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    since = server.dialect.counter_kept_since
+    if since and server.version and server.version < since:
+        yield Finding(
+            code="old-version",
+            severity="repeats",
+            variable="version",
+            value=".".join(map(str, server.version)),
+            why="Its AUTO_INCREMENT counter is in memory only: a restart or a promotion sets it back.",
+            fix=f"Upgrade to {'.'.join(map(str, since))} or later, or use the layout 'counter'.",
+        )
+
+
+@check
+def cluster(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    counted = [name for name, table in server.tables.items() if _is_flickrs(table.state)]
+    for code, variable, value in _CLUSTERS:
+        if counted and server.variables.get(variable) == value:
+            yield Finding(
+                code=code,
+                severity="repeats",
+                variable=variable,
+                value=value,
+                why=(
+                    "Every node takes writes, LOCK TABLES locks one node only, and increments and offsets"
+                    " change whenever a node joins or leaves. Sequences that count by them:"
+                    f" {', '.join(counted)}."
+                ),
+                fix="The layout 'counter' for every sequence here: op.convert_ticket_table().",
+            )
+
+
+def one_cluster(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    yield Finding(
+        code="same-cluster",
+        severity="repeats",
+        variable="cluster",
+        value=str(server.cluster),
+        why=str(server.error),
+        fix="Name the cluster once, by one address for all of its members.",
+    )
+
+
+@check
+def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    names = ("auto_increment_increment", "auto_increment_offset")
+    if not all(name in server.variables for name in names):
+        return
+    found = [int(server.variables[name]) for name in names]
+    wanted = [pool.pool.stride, server.server.offset]
+    if found == wanted or any(server.variables.get(n) == v for _, n, v in _CLUSTERS):
+        return  # a cluster sets its own
+    foreign = [
+        n
+        for n, t in server.tables.items()
+        if isinstance(t.state, ActiveTable) and not t.state.metadata
+    ]
+    above = "The server ignores an offset above the increment. " if found[1] > found[0] else ""
+    yield Finding(
+        code="offset-above-increment" if above else "global-increments",
+        severity="repeats" if foreign or above else "advice",
+        variable="auto_increment_increment, auto_increment_offset",
+        value=f"{found[0]}, {found[1]}",
+        why=(
+            f"{above}A client that trusts the server's settings, as Flickr's did, issues another server's"
+            " numbers. This package sends its own along."
+        ),
+        fix=(
+            f"SET GLOBAL auto_increment_increment = {wanted[0]}, GLOBAL auto_increment_offset = {wanted[1]},"
+            f" and in the server's configuration; then end all connections.{_for_plain_clients(server)}"
+        ),
+    )
+
+
+def _for_plain_clients(server: ServerInspection) -> str:
+    """The column that other programs have to name, in place of ``stub``, in tables whose stride has changed."""
+    states = [table.state for table in server.tables.values()]
+    found = {s.stub for s in states if isinstance(s, ActiveTable) and s.layout == "replace"} - {
+        "stub"
+    }
+    return "".join(
+        f" Plain clients name the column {stub} in place of stub." for stub in sorted(found)
+    )
+
+
+@check
+def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    if server.is_replica and server.dialect.replica_takes_writes:
+        yield Finding(
+            code="replica",
+            severity="repeats",
+            variable="SHOW REPLICA STATUS",
+            value="it is a replica",
+            why=("It applies another server's writes, which can set its tickets back."),
+            fix="STOP REPLICA; RESET REPLICA ALL. Ticket servers need no replication.",
+        )
+    if server.replicas:
+        yield Finding(
+            code="has-replicas",
+            severity="advice",
+            variable="replicas",
+            value=str(server.replicas),
+            why="A replica lags: after a promotion it issues tickets again that it had not received yet.",
+            fix="After a promotion, and before any client connects: sqla-tickets restore.",
+        )
+
+
+@check
+def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    for name, text in server.refuted.items():
+        yield Finding(
+            code="impossible-mark",
+            severity="repeats",
+            variable=f"marks of {name}",
+            value="one that cannot be true",
+            why=f"{text}. Until then no client learns here that a peer was set back.",
+            fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who could write it.",
+        )
+    count, latest = server.far_horizons
+    if count:
+        lease = int(NodeLeases(pool.pool).duration * 1_000_000)
+        yield Finding(
+            code="impossible-horizon",
+            severity="repeats",
+            variable=f"horizon in {lease_table.NAME}",
+            value=f"{latest}, and {count} such rows",
+            why=(
+                "It is later than a day and ten leases from now, which cannot be true. It is ignored, and"
+                " the horizon before it is lost."
+            ),
+            fix=(
+                f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
+                " then change the passwords of all users who could write it."
+            ),
+        )
+
+
+# -- what makes drawing stop
+
+
+def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    yield Finding(
+        code="unreachable",
+        severity="stops",
+        variable="connection",
+        value="none",
+        why=f"It does not answer: {server.error}",
+        fix="Start it, or repair the network, the user or the password.",
+    )
+
+
+@check
+def duplicate_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    others = [
+        str(other.server)
+        for other in pool.servers
+        if other is not server and other.identity and other.identity == server.identity
+    ]
+    if others:
+        yield Finding(
+            code="same-server",
+            severity="stops",
+            variable="server",
+            value=f"the same as {', '.join(others)}",
+            why="Two offsets on one server: when it fails, both fail.",
+            fix="Replace one of the two by another server.",
+        )
+
+
+@check
+def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    level = server.variables.get("innodb_force_recovery", "0")
+    if level != "0":
+        yield Finding(
+            code="recovery-mode",
+            severity="stops",
+            variable="innodb_force_recovery",
+            value=level,
+            why=(
+                "It was started for data recovery: it may take no writes, and may have skipped crash"
+                " recovery."
+            ),
+            fix="Start it without that, and run sqla-tickets restore before any client connects.",
+        )
+    values = (
+        (name, server.variables.get(name, "OFF")) for name in server.dialect.read_only_variables
+    )
+    name, shown = next((pair for pair in values if pair[1].upper() not in ("OFF", "0")), ("", ""))
+    if name:
+        end = (
+            server.dialect.set_global(name, "OFF")
+            if name != "innodb_read_only"
+            else "Start it without that"
+        )
+        yield Finding(
+            code="read-only",
+            severity="stops",
+            variable=name,
+            value=shown,
+            why="It issues no tickets. Was it demoted to a replica?",
+            fix=f"{end}, if it is to issue tickets, after sqla-tickets restore.",
+        )
+        return
+    if server.is_replica and not server.dialect.replica_takes_writes:
+        yield Finding(
+            code="in-recovery",
+            severity="stops",
+            variable="pg_is_in_recovery()",
+            value="true",
+            why="It is a standby, and issues no tickets.",
+            fix="Name the primary, or promote it, and run sqla-tickets restore before any client connects.",
+        )
+
+
+@check
+def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    for name, table in server.tables.items():
+        state = table.state
+        if state is None:
+            yield Finding(
+                code="table-missing",
+                severity="stops",
+                variable=f"table {name}",
+                value="missing",
+                why="Draws of it need the other servers.",
+                fix=f"sqla-tickets create {name}",
+            )
+        elif isinstance(state, TicketTableMoved) or (
+            isinstance(state, Tombstone) and state.kind in ("opening", "converting")
+        ):
+            yield Finding(
+                code="table-closed",
+                severity="stops",
+                variable=f"table {name}",
+                value=str(state),
+                why="A move or a conversion has not ended.",
+                fix="Run the migration again: it goes on where it stopped.",
+            )
+        elif isinstance(state, TicketError):
+            yield Finding(
+                code="table-unfit",
+                severity="stops",
+                variable=f"table {name}",
+                value="unfit",
+                why=str(state),
+                fix="As the message says.",
+            )
+        elif isinstance(state, ActiveTable) and state.number is None:
+            yield Finding(
+                code="table-empty",
+                severity="stops",
+                variable=f"table {name}",
+                value="empty",
+                why="Its number is lost: the table was truncated, or its row deleted.",
+                fix=(
+                    f"sqla-tickets raise {name} --above N, with N above every id that was ever issued"
+                    " (sqla-tickets restore finds out)."
+                ),
+            )
+
+
+@check
+def exhaustion(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    for name, table in server.tables.items():
+        state = table.state
+        if not isinstance(state, ActiveTable) or state.number is None:
+            continue
+        largest = state.largest
+        if state.number > FULL_SEQUENCE_PART * largest:
+            yield Finding(
+                code="numbers-used",
+                severity="stops",
+                variable=f"last ticket of {name}",
+                value=f"{state.number} of {largest}",
+                why=f"{state.number / largest:.0%} of the numbers are used.",
+                fix="Widen the table and the applications' columns to 64 bits.",
+            )
+
+
+@check
+def connections(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    used = max(
+        int(server.status.get(name, 0)) for name in ("Threads_connected", "Max_used_connections")
+    )
+    most = int(server.variables.get("max_connections", 0))
+    if most and used > FULL_CONNECTIONS_PART * most:
+        yield Finding(
+            code="connections-used",
+            severity="stops",
+            variable="max_connections",
+            value=f"{most}, of which {used} were used",
+            why="The next restart of the application may get no connection.",
+            fix=f"{server.dialect.set_global('max_connections', max(4 * used, 500))}, and in the configuration.",
+        )
+
+
+@check
+def missing_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    if server.grants is None or _is_monitor(server, server.grants):
+        return
+    needed = server.dialect.table_privileges("draw")
+    for name, table in server.tables.items():
+        if not isinstance(table.state, (ActiveTable, TicketError)):
+            continue
+        has = _privileges(server.grants, server.database, name)
+        lacking = [p for p in needed if not {p, "ALL PRIVILEGES", "ALL"} & has]
+        if not lacking:
+            continue
+        is_slow = lacking == [LOCK]
+        if is_slow and not _is_flickrs(table.state):
+            continue
+        yield Finding(
+            code="lock-not-granted" if is_slow else "grants-missing",
+            severity="advice" if is_slow else "stops",
+            variable=f"grants on {name}",
+            value=f"without {', '.join(lacking)}",
+            why="Many tickets at once are drawn one by one."
+            if is_slow
+            else "Draws fail, or the high-water marks cannot be kept.",
+            fix=f"GRANT {', '.join(lacking)} ON {server.dialect.grant_target(server.database, name)} TO {_user(server)}",
+        )
+
+
+def _is_monitor(server: ServerInspection, grants: Sequence[Grant]) -> bool:
+    """Whether the user is one of ``sqla-tickets grants monitor``, which is not to draw."""
+    here = {p for grant in grants if grant.on != EVERYWHERE for p in grant.privileges}
+    anywhere = {p for grant in grants if grant.on == EVERYWHERE for p in grant.privileges}
+    return here <= {"SELECT"} and anywhere >= set(server.dialect.server_privileges("monitor"))
+
+
+# -- what could be better
+
+
+@check
+def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    if server.grants is None:
+        return
+    harmless = HARMLESS.union(server.dialect.server_privileges("monitor"))
+    anywhere: set[str] = set()
+    for grant in server.grants:
+        if grant.on == EVERYWHERE:
+            anywhere |= grant.privileges - harmless
+    names = [None, *server.tables]
+    here = {p for name in names for p in _privileges(server.grants, server.database, name)}
+    here -= {*server.dialect.table_privileges("draw"), *harmless, *anywhere}
+    if anywhere:
+        yield Finding(
+            code="grants-everywhere",
+            severity="advice",
+            variable=f"grants on {EVERYWHERE}",
+            value=", ".join(sorted(anywhere)),
+            why="A ticket user needs nothing outside its database.",
+            fix=f"REVOKE them from {_user(server)}.",
+        )
+    if here:
+        yield Finding(
+            code="grants-dangerous",
+            severity="advice",
+            variable=f"grants on {server.dialect.grant_target(server.database, '*')}",
+            value=", ".join(sorted(here)),
+            why=(
+                "Only migrations need that. Anyone who steals such a password can set the numbers back, by"
+                " TRUNCATE, ALTER or a new table."
+            ),
+            fix=(
+                f"If applications draw as {_user(server)}: give migrations a user of their own, and this"
+                " one the grants that `sqla-tickets grants draw` prints."
+            ),
+        )
+
+
+@check
+def encryption(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    host = server.server.engine.url.host
+    if server.status.get("Ssl_cipher") == "" and not _is_this_machine(host):
+        yield Finding(
+            code="no-encryption",
+            severity="advice",
+            variable="Ssl_cipher",
+            value="none",
+            why=f"The network can read and change what is sent to {host}.",
+            fix=server.dialect.encryption_advice,
+        )
+
+
+@check
+def lax_mode(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    mode = server.variables.get("sql_mode")
+    if mode is not None and "STRICT_" not in mode:
+        yield Finding(
+            code="lax-sql-mode",
+            severity="advice",
+            variable="sql_mode",
+            value=mode or "empty",
+            why="When no number is left, a client other than this package gets the last one again and again.",
+            fix="Add STRICT_ALL_TABLES to sql_mode.",
+        )
+
+
+@check
+def stale_statistics(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    value = server.variables.get("information_schema_stats_expiry", "0")
+    if value != "0":
+        yield Finding(
+            code="cached-statistics",
+            severity="advice",
+            variable="information_schema_stats_expiry",
+            value=value,
+            why=f"Monitoring by information_schema sees AUTO_INCREMENT as it was up to {value} s ago.",
+            fix="SET GLOBAL information_schema_stats_expiry = 0, or watch `sqla-tickets status`.",
+        )
+
+
+#: Parts of the numbers, and of the connections, from which on it is high time.
+FULL_SEQUENCE_PART: Final = 0.7
+FULL_CONNECTIONS_PART: Final = 0.8
+LOCK: Final = "LOCK TABLES"
+EVERYWHERE: Final = "*.*"
+#: No privilege at all, and what MariaDB calls MySQL's right to monitor a replica.
+HARMLESS: Final = frozenset({"BINLOG MONITOR", "REPLICATION CLIENT", "USAGE"})
+
+
+def _privileges(
+    grants: Iterable[Grant], database: str | None, table: str | None = None
+) -> set[str]:
+    return {p for grant in grants if grant.covers(database, table) for p in grant.privileges}
+
+
+def _user(server: ServerInspection) -> str:
+    return server.dialect.quoted_user(server.server.engine.url.username)
+
+
+def _is_flickrs(state: object) -> bool:
+    return isinstance(state, ActiveTable) and state.layout == "replace"
+
+
+def _is_this_machine(host: str | None) -> bool:
+    if host in (None, "", "localhost") or str(host).startswith("/"):
+        return True
+    try:
+        return ipaddress.ip_address(str(host)).is_loopback
+    except ValueError:
+        return False

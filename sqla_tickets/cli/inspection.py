@@ -1,0 +1,168 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
+"""Reads variables, tables and grants of ticket servers, and judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .. import TicketError, TicketPool, TicketServer
+from ..dialects import Grant, TicketDialect, class_of
+from ..maintenance import operations, tombstones
+from ..maintenance.tombstones import FoundTable
+from ..snowflake import lease_table
+from ..snowflake.leases import NodeLeases
+from ..tables.context import StatementContext
+from ..tables.inspection import ActiveTable
+
+
+@dataclass(frozen=True)
+class TableInspection:
+    """One sequence's table on one server.
+
+    Attributes:
+        state: what is there, or why that is not known.
+        engine: the storage engine, where the server has several.
+        counter: the next number of its AUTO_INCREMENT, where it has one.
+    """
+
+    state: FoundTable | TicketError
+    engine: str | None = None
+    counter: int | None = None
+
+
+@dataclass
+class ServerInspection:
+    """One ticket server.
+
+    Attributes:
+        server: the server.
+        kind: ``"mysql"``, ``"mariadb"``, ``"postgresql"`` or ``"sqlite"``.
+        version: of the server.
+        variables: all global ones.
+        status: its counters; ``Ssl_cipher`` is that of the session.
+        grants: None where they are not known, or come by roles.
+        is_replica: whether it applies another server's writes; None where the user may not ask.
+        replicas: how many apply its own; None where the user may not ask.
+        tables: by sequence.
+        refuted: by sequence, a high-water mark on it that cannot be true.
+        far_horizons: how many node numbers have a horizon here that cannot be true, and the latest.
+        error: why it did not answer, or was not asked.
+        cluster: the one that it shares with another server of the pool, and so was not asked.
+    """
+
+    server: TicketServer
+    kind: str
+    version: tuple[int, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    status: dict[str, str] = field(default_factory=dict[str, str])
+    grants: tuple[Grant, ...] | None = None
+    is_replica: bool | None = None
+    replicas: int | None = None
+    tables: dict[str, TableInspection] = field(default_factory=dict[str, TableInspection])
+    refuted: dict[str, str] = field(default_factory=dict[str, str])
+    far_horizons: tuple[int, int] = (0, 0)
+    error: str | None = None
+    cluster: str | None = None
+
+    @property
+    def dialect(self) -> type[TicketDialect]:
+        """The class of its kind of database."""
+        return class_of(self.kind)
+
+    @property
+    def database(self) -> str | None:
+        return self.server.engine.url.database
+
+    @property
+    def identity(self) -> tuple[str | None, ...] | None:
+        """Equal for two addresses of one running server."""
+        found = tuple(self.variables.get(n) for n in ("hostname", "port", "datadir", "started"))
+        return found if any(found) else None
+
+
+@dataclass(frozen=True)
+class PoolInspection:
+    """A pool, and one inspection for each of its servers."""
+
+    pool: TicketPool
+    servers: Sequence[ServerInspection]
+
+
+def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspection:
+    """Inspect every server of the pool; one that is down has an error instead."""
+    found = {server: _inspect_server(server) for server in pool.servers}
+    answered = any(inspection.error is None for inspection in found.values())
+    names = sorted({*sequences, *(operations.names(pool) if answered else ())})
+    for name in names:
+        for server, inspection in found.items():
+            if inspection.error is None:
+                seen = inspection.tables.get(name, TableInspection(None))
+                state = _state(server, name)
+                inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
+        refuted = dict(pool._marks.of(name).refuted()) if answered else {}
+        for server, inspection in found.items():
+            if server in refuted:
+                inspection.refuted[name] = refuted[server]
+    for server, inspection in found.items():
+        if inspection.error is None:
+            inspection.far_horizons = _far_horizons(server, NodeLeases(pool).duration)
+    for inspection in found.values():
+        inspection.tables = {
+            name: inspection.tables[name] for name in names if name in inspection.tables
+        }
+    return PoolInspection(pool, list(found.values()))
+
+
+def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | None]:
+    """The largest ticket that each server has issued, by offset; None where that is not known."""
+    found: dict[int, int | None] = {}
+    for server in inspection.servers:
+        table = server.tables.get(sequence)
+        high = None
+        if table and isinstance(table.state, ActiveTable) and table.state.number is not None:
+            # the row of Flickr's table may be behind its counter
+            high = max(table.state.number, (table.counter or 1) - 1)
+        found[server.server.offset] = high
+    return found
+
+
+def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
+    """How many node numbers have a horizon that cannot be true, and the latest; none where there is no table."""
+    try:
+        return server.do(lease_table.NAME, lease_table.far_horizons, int(lease * 1_000_000))
+    except TicketError:
+        return 0, 0
+
+
+def _state(server: TicketServer, name: str) -> FoundTable | TicketError:
+    try:
+        return server.do(name, tombstones.inspect, name)
+    except TicketError as error:
+        return error
+
+
+def _inspect_server(server: TicketServer) -> ServerInspection:
+    dialect = server.engine.dialect
+    inspection = ServerInspection(server, server.context.dialect.kind)
+
+    def ask(context: StatementContext) -> None:
+        inspection.kind = context.dialect.kind
+        inspection.version = tuple(
+            part for part in dialect.server_version_info or () if isinstance(part, int)
+        )
+        facts = context.dialect.facts(context.cursor, inspection.database)
+        inspection.variables, inspection.status = facts.variables, facts.status
+        inspection.grants = facts.grants
+        inspection.is_replica, inspection.replicas = facts.is_replica, facts.replicas
+        for name, (engine, counter) in facts.engines.items():
+            inspection.tables[name] = TableInspection(None, engine, counter)
+
+    try:
+        server.do("", ask)
+    except TicketError as error:
+        inspection.error = str(error)
+        if error.kind == "duplicate" and server.identity is not None:
+            inspection.cluster = server.identity.cluster
+    return inspection

@@ -1,0 +1,140 @@
+"""What several commands share: their options, the types of their arguments, their exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+import click
+
+from .. import TicketArgumentError, TicketError, arguments
+from ..draw.access import LARGEST_STRIDE
+from ..tables.new_table import largest_ticket
+from .config import PoolOptions
+
+FOUND, FAILED = 1, 3
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: How many tickets or servers.
+COUNT: Final = click.IntRange(min=1)
+#: A stride, or an offset.
+STRIDE: Final = click.IntRange(1, LARGEST_STRIDE)
+TICKET: Final = click.IntRange(1, largest_ticket(64))
+#: What a table can be raised above.
+ABOVE: Final = click.IntRange(0, largest_ticket(64) - 1)
+
+#: The password of a URL, which may hold what should have been written as %40 or %2F.
+_PASSWORD: Final = re.compile(r"(?<=://)[^\s'\"]*@")
+
+
+def seconds(value: object) -> float:
+    """A number of seconds, or 0 for none.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    try:
+        number = float(str(value))
+        return arguments.seconds("it", number) if number else 0.0
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number of seconds, 0 or more.") from None
+
+
+def sequence_name(value: object) -> str:
+    """The name of a sequence.
+
+    Raises:
+        click.BadParameter: no sequence can have it.
+    """
+    try:
+        return arguments.name_of_sequence(value)
+    except TicketArgumentError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+class Failure(click.ClickException):
+    """The command failed."""
+
+    exit_code = FAILED
+
+
+def exit_with(is_well: bool) -> NoReturn:
+    """End with the exit code of "all is well", or of "something was found"."""
+    raise SystemExit(0 if is_well else FOUND)
+
+
+def without_passwords(text: str) -> str:
+    """The text with ``***`` in the place of each password of a URL."""
+    return _PASSWORD.sub("***@", text)
+
+
+def pool_options(command: Command) -> Command:
+    """Give a command the options that name its ticket servers, as one argument ``pools``."""
+
+    @functools.wraps(command)
+    def with_pools(
+        config: str | None,
+        server: tuple[str, ...],
+        stride: int | None,
+        pool: str | None,
+        as_json: bool,
+        **rest: object,
+    ) -> object:
+        try:
+            return command(pools=PoolOptions(config, server, stride, pool), as_json=as_json, **rest)
+        except TicketError as error:
+            message = without_passwords(str(error))
+            if as_json:
+                click.echo(json.dumps({"error": message, "kind": type(error).__name__}))
+                raise SystemExit(FAILED) from error
+            raise Failure(message) from error
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--pool", metavar="NAME", help="The pool, where the configuration has several."
+        ),
+        click.option(
+            "--stride", type=STRIDE, help="Stride of the pool of --server; default: their number."
+        ),
+        click.option(
+            "--server",
+            multiple=True,
+            metavar="URL",
+            envvar="SQLA_TICKETS_SERVERS",
+            help="A ticket server; once for each, in the pool's order.",
+        ),
+        click.option("--config", metavar="FILE", help="alembic.ini or pyproject.toml."),
+    ):
+        with_pools = option(with_pools)
+    return with_pools  # type: ignore[return-value]  # click calls it by keywords
+
+
+def shard_options(command: Command) -> Command:
+    """Give a command the options that name the application's databases."""
+    for option in (
+        click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base."),
+        click.option(
+            "--column",
+            "columns",
+            multiple=True,
+            metavar="TABLE.COLUMN[=SEQUENCE]",
+            help="A column that holds tickets; default: the key of the table named as the sequence.",
+        ),
+        click.option(
+            "--shard",
+            "shards",
+            multiple=True,
+            metavar="URL",
+            envvar="SQLA_TICKETS_SHARDS",
+            help="A database of the application; once for each.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")

@@ -1,0 +1,455 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
+"""Plans that change ticket servers: each lists its steps, runs them, and ends with a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .. import (
+    TicketArgumentError,
+    TicketError,
+    TicketPool,
+    TicketServer,
+    TicketTableError,
+    TicketTableMissing,
+)
+from ..concurrency import time
+from ..dialects import LayoutName
+from ..maintenance import operations, resize, tombstones
+from ..maintenance.tombstones import FoundTable
+from ..snowflake import numbering
+from ..snowflake.leases import NodeLeases
+from ..tables.inspection import ActiveTable
+from ..tables.metadata import Tombstone
+from ..tables.new_table import stub_of
+from .inspection import high_waters, inspect_pool
+from .shards import ShardIds
+
+#: How often a sequence is raised above new ids on the shards.
+MAX_RAISES: Final = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change, before it is made.
+
+    Attributes:
+        lines: one line for each step.
+        run: makes the change, and returns the guarantee from now on, as read from the servers. After an
+            error it can be called again: finished steps are kept.
+    """
+
+    lines: Sequence[str]
+    run: Callable[[], str]
+
+
+def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan:
+    """Raise every server above a number and above every id on the shards."""
+    largest = on_shards.largest_ids(name)
+    highest = max(above, *(number for number, _ in largest), 0)
+    lines = [f"{text}: {number}" for number, text in largest]
+    lines += on_shards.unknown(name) if on_shards else []
+    lines += [
+        f"NOT FINISHED: {where} still gives out numbers of its own, above the tickets: remove that, and raise"
+        " again"
+        for where in on_shards.auto_increment_columns(name)
+    ]
+    for server, state in _states(pool, name).items():
+        number = _number(server, name, state)
+        action = "stays" if number > highest else f"is raised above {highest}"
+        lines.append(f"{name!r} on {server} is at {number}: it {action}")
+
+    def run() -> str:
+        raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
+        proof = _proof_above(pool, name, raised)
+        if on_shards.knows(name):
+            proof = f"nothing above {raised} is on the shards but tickets; {proof}"
+        return proof
+
+    return Plan(lines, run)
+
+
+def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> int:
+    """Raise a sequence until every id above is a ticket; returns above which number."""
+    strays: list[tuple[int, str]] = []
+    for _ in range(MAX_RAISES):
+        pool.raise_above(name, above)
+        strays = _strays(pool, name, above, on_shards)
+        if not strays:
+            return above
+        above = max(number for number, _ in strays)
+    raise TicketTableError(
+        f"{name!r}: while it was raised, {len(strays)} ids arrived on the shards that no ticket server has"
+        f" issued, such as {strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the"
+        " shards, and raise it again"
+    )
+
+
+def _strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> list[tuple[int, str]]:
+    """The ids on the shards above a number that no server of the pool has issued."""
+    found = list(on_shards.above(name, above))
+    # asked after the ids were read: an id is inserted only when its ticket was issued
+    issued = high_waters(inspect_pool(pool, [name]), name) if found else {}
+    return [(i, w) for i, w in found if i > (issued.get(i % pool.stride or pool.stride) or above)]
+
+
+def create(
+    pool: TicketPool, name: str, *, layout: LayoutName | None, start: int, bits: int
+) -> Plan:
+    """Create the tables that are missing, and verify the others."""
+    lines: list[str] = []
+    for server, state in operations.table_states(pool, name).items():
+        if isinstance(state, TicketError):
+            raise state
+        if state is None:
+            lines.append(f"create {name!r} on {server}, {bits} bits, with tickets from {start} on")
+        elif isinstance(state, Tombstone):
+            lines.append(
+                f"create {name!r} on {server}, {state.kind} at {state.high_water}, above that"
+            )
+        else:
+            lines.append(f"verify {name!r} on {server}, at {state.number}")
+
+    def run() -> str:
+        pool.create_table(name, layout=layout, start=start, bits=bits)
+        return _proof_above(pool, name, start - 1)
+
+    return Plan(lines, run)
+
+
+def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
+    """Move a sequence to the servers of another pool."""
+    here = ", ".join(map(str, source.servers))
+    there = ", ".join(map(str, target.servers))
+    lines = [
+        f"close {name!r} on {there}, where no client draws yet",
+        f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
+        f"open {name!r} on {there}, above the highest ticket of all of them",
+    ]
+
+    def run() -> str:
+        operations.move(source, name, target)
+        tombstones = [_inspect(server, name) for server in source.servers]
+        high = max(
+            tombstone.high_water for tombstone in tombstones if isinstance(tombstone, Tombstone)
+        )
+        begin = min(_next_ticket(target, server, name) for server in target.servers)
+        if begin <= high:
+            raise TicketTableError(
+                f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}"
+            )
+        return (
+            f"no number above {high} was ever issued by {here}; new tickets of {name!r} start at"
+            f" {begin}"
+        )
+
+    return Plan(lines, run)
+
+
+# -- a server that came back from a backup
+
+
+def restore(
+    pool: TicketPool,
+    name: str,
+    on_shards: ShardIds,
+    *,
+    offset: int | None,
+    margin: int | None,
+) -> Plan:
+    """Raise servers above every ticket that they may have issued, as far as that is recorded anywhere.
+
+    Args:
+        pool: of the servers.
+        name: of the sequence.
+        on_shards: its ids on the shards.
+        offset: of the server that came back; None for all.
+        margin: how many tickets are added for those that were not recorded; None for as many
+            as may be above a high-water mark.
+
+    Raises:
+        TicketArgumentError: nothing is recorded, or the peers that could tell do not answer.
+        TicketTableError: a high-water mark cannot be true.
+    """
+    servers = [s for s in pool.servers if offset in (None, s.offset)]
+    if not servers:
+        raise TicketArgumentError(f"{pool.name!r} has no server of the offset {offset}")
+    known, unanswered = _recorded_tickets(pool, name, servers, on_shards)
+    highest, origin = max(known)
+    numbers = pool._marks.margin if margin is None else margin * pool.stride
+    above = highest + numbers
+    lines = [f"{text}: {number}" for number, text in known]
+    lines += [
+        f"NOT KNOWN: the high-water marks on {server}: it does not answer" for server in unanswered
+    ]
+    lines += on_shards.unknown(name)
+    lines.append(
+        f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride}"
+        f" tickets, {numbers} numbers"
+    )
+    lines += [f"raise {name!r} on {server} above {above}" for server in servers]
+
+    def run() -> str:
+        for server in servers:
+            server.do(name, tombstones.raise_above, name, above)
+        pool._marks.of(name).write_raised(above, servers)
+        return _proof_above(pool, name, above, servers)
+
+    return Plan(lines, run)
+
+
+def _recorded_tickets(
+    pool: TicketPool, name: str, servers: Sequence[TicketServer], on_shards: ShardIds
+) -> tuple[list[tuple[int, str]], list[TicketServer]]:
+    """The tickets that are known to be issued, each with its origin; and the servers that do not answer."""
+    states = operations.table_states(pool, name)
+    kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
+    for _, text in pool._marks.of(name).refuted():
+        raise TicketTableError(text)
+    ids = on_shards.largest_ids(name)
+    known = [n for server, state in states.items() for n in _known_tickets(server, state, kept)]
+    if not known and not ids:
+        raise TicketArgumentError(
+            f"no ticket of {name!r} is recorded: name the application's databases with --shard"
+        )
+    unanswered = [
+        s for s, state in states.items() if isinstance(state, TicketError) or kept[s] is None
+    ]
+    if not ids and not any(_high_water_mark(server, kept) for server in servers):
+        _refuse_without_peers(pool, name, servers, unanswered)
+    return known + ids, unanswered
+
+
+def _refuse_without_peers(
+    pool: TicketPool, name: str, servers: Sequence[TicketServer], unanswered: Sequence[TicketServer]
+) -> None:
+    """Refuse where no peer could tell what the servers have issued."""
+    if unanswered:
+        reason, fix = f"{_names(unanswered)} cannot be asked", "Repair that first, or name"
+    elif len(pool.servers) == 1:
+        reason, fix = "it has no peer", "Name"
+    else:
+        return
+    raise TicketArgumentError(
+        f"it is not known which tickets of {name!r} {_names(servers)} issued: {reason}. {fix} all of the"
+        " application's databases with --shard"
+    )
+
+
+#: By server, the high-water marks of its peers that it keeps; None for a server that does not answer.
+Kept = Mapping[TicketServer, "Mapping[int, int] | None"]
+
+
+def _known_tickets(
+    server: TicketServer, state: FoundTable | TicketError, kept: Kept
+) -> Iterator[tuple[int, str]]:
+    """The tickets that a server is known to have issued: its number, and its peers' high-water mark."""
+    if isinstance(state, ActiveTable) and state.number is not None:
+        yield state.number, f"the number on {server}"
+    mark = _high_water_mark(server, kept)
+    if mark:
+        yield mark, f"the high-water mark of {server}"
+
+
+def _high_water_mark(server: TicketServer, kept: Kept) -> int:
+    return max((marks.get(server.offset, 0) for marks in kept.values() if marks), default=0)
+
+
+def _names(servers: Iterable[TicketServer]) -> str:
+    return ", ".join(map(str, servers))
+
+
+# -- more servers, and fewer
+
+
+def grow(
+    pool: TicketPool, names: Sequence[str], new: TicketPool, gap: int, on_shards: ShardIds
+) -> Plan:
+    """Add servers, which begin above every id on the shards."""
+    joining = new.servers[len(pool.servers) :]
+    widens = new.stride != pool.stride
+    lines = _ids_on_shards(on_shards, names)
+    lines += [f"open {name!r} on {server}" for name in names for server in joining]
+    if widens:
+        lines += [
+            (
+                f"they begin {gap} above the others, which keep the stride {pool.stride} until all clients have"
+                f" the new configuration: {_configuration(new)}"
+            ),
+            "then: sqla-tickets grow --finish",
+        ]
+    else:
+        lines.append(f"then give the clients the new configuration: {_configuration(new)}")
+    has_nodes = numbering.is_divided(pool.servers)
+    if has_nodes:
+        lines.append("divide the node numbers between all servers")
+
+    def run() -> str:
+        proofs: list[str] = []
+        for name in names:
+            above = resize.begin(pool, new, name, gap=gap, held=on_shards.largest(name))
+            begin = min(_next_ticket(new, server, name) for server in joining)
+            proofs.append(
+                f"every ticket of {name!r} from the new servers is above {above}; they start at {begin}"
+            )
+        if has_nodes:
+            NodeLeases(new).create_table()
+        return "; ".join(proofs)
+
+    return Plan(lines, run)
+
+
+def _ids_on_shards(on_shards: ShardIds, names: Sequence[str]) -> list[str]:
+    """The largest ids on the shards, and what is not known of them."""
+    lines = [f"{text}: {number}" for name in names for number, text in on_shards.largest_ids(name)]
+    return lines + [line for name in names for line in on_shards.unknown(name)]
+
+
+def _configuration(pool: TicketPool) -> str:
+    return f"{len(pool.servers)} servers in this order, stride {pool.stride}"
+
+
+def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
+    """End a growth: the old servers get the new stride."""
+    unfinished = {name: resize.unfinished(new, name) for name in names}
+    lines = [
+        f"watch for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is"
+        f" at {number}"
+        for name, servers in unfinished.items()
+        for server, number in servers.items()
+    ]
+    lines += [
+        f"give {name!r} on {server} the stride {new.stride}, and rename its column stub to"
+        f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
+        for name, servers in unfinished.items()
+        for server in servers
+    ]
+
+    def run() -> str:
+        _check_quiet(new, unfinished, quiet)
+        proofs: list[str] = []
+        for name in names:
+            _check_distance(new, name, unfinished[name])
+            ended = resize.finish(new, name)
+            if ended:
+                proofs.append(
+                    f"with the old stride no ticket of {name!r} above {max(ended)} was issued; all"
+                    f" {len(new.servers)} servers have the stride {new.stride}"
+                )
+        return "; ".join(proofs) or f"every server has the stride {new.stride} already"
+
+    for name in names:
+        operations.refuse_during_resize(new, name)
+    return Plan(lines or ["nothing is left to do, or a conversion has to be ended"], run)
+
+
+def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
+    if any(before.values()):
+        time.sleep(quiet)
+    for name, servers in before.items():
+        for server, number in resize.unfinished(new, name).items():
+            if number != servers.get(server, number):
+                raise TicketTableError(
+                    f"a client still draws {name!r} from {server} with the old configuration: the number went"
+                    f" from {servers[server]} to {number} in {quiet:g} s. Give every client the new"
+                    " configuration, and stop those with the old one"
+                )
+
+
+def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, int]) -> None:
+    """Refuse when an old server has reached the numbers where the new ones began."""
+    states = {server: _inspect(server, name) for server in new.servers if server not in unfinished}
+    # an old server's, which a run that broke off has closed
+    closed = {
+        server: state.high_water if state.stride != new.stride else 0
+        for server, state in states.items()
+        if isinstance(state, Tombstone) and state.kind == "converting"
+    }
+    joined = [
+        n for s, state in states.items() if s not in closed and (n := _number(s, name, state))
+    ]
+    began = new._marks.of(name).read_joined() or min(joined, default=0)
+    stand = max([*unfinished.values(), *closed.values()], default=0)
+    if stand and (not joined or stand >= began):
+        raise TicketTableError(
+            f"{name!r}: the servers of the old stride are at {stand}, and the new ones began at {began}: the"
+            f" gap is used up. Stop all clients, raise {name!r} above all of them, and audit the shards before"
+            " any client starts"
+        )
+
+
+def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: ShardIds) -> Plan:
+    """Retire the last servers; the others go on above their tickets and above every id on the shards."""
+    if not 1 <= leaving < len(pool.servers):
+        raise TicketArgumentError(
+            f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: expected 1 to"
+            f" {len(pool.servers) - 1}"
+        )
+    going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
+    lines = _ids_on_shards(on_shards, names)
+    lines += [f"close {name!r} on {server}" for name in names for server in going]
+    lines += [f"raise {name!r} on {server} above them" for name in names for server in staying]
+    lines.append(
+        f"the stride stays {pool.stride}: configure {len(staying)} servers with stride={pool.stride},"
+        " before or after this"
+    )
+    has_nodes = numbering.is_divided(going)
+    lines += [f"lease no node numbers of {server} any more" for server in going if has_nodes]
+
+    def run() -> str:
+        proofs: list[str] = []
+        for name in names:
+            high = resize.retire(pool, name, leaving, held=on_shards.largest(name))
+            begin = min(_next_ticket(pool, server, name) for server in staying)
+            proofs.append(
+                f"no number above {high} was ever issued of {name!r} by"
+                f" {', '.join(map(str, going))}; new tickets start at {begin}"
+            )
+        if has_nodes:
+            numbering.close(going)
+        return "; ".join(proofs)
+
+    return Plan(lines, run)
+
+
+# -- what the servers show
+
+
+def _states(pool: TicketPool, name: str) -> dict[TicketServer, FoundTable]:
+    return {server: _inspect(server, name) for server in pool.servers}
+
+
+def _inspect(server: TicketServer, name: str) -> FoundTable:
+    return server.do(name, tombstones.inspect, name)
+
+
+def _number(server: TicketServer, name: str, state: FoundTable) -> int:
+    if state is None:
+        raise TicketTableMissing(f"there is no ticket table {name!r} on {server}: create it first")
+    if isinstance(state, Tombstone):
+        raise TicketTableError(
+            f"there is no ticket table {name!r} on {server} that can be drawn from: found {state}"
+        )
+    return state.number or 0
+
+
+def _next_ticket(pool: TicketPool, server: TicketServer, name: str) -> int:
+    """The smallest ticket that the server can issue next."""
+    return _number(server, name, _inspect(server, name)) + pool.stride
+
+
+def _proof_above(
+    pool: TicketPool, name: str, above: int, servers: Sequence[TicketServer] | None = None
+) -> str:
+    begins = {server: _next_ticket(pool, server, name) for server in servers or pool.servers}
+    for server, begin in begins.items():
+        if begin <= above:
+            raise TicketTableError(
+                f"{name!r} on {server}: expected a next ticket above {above}, found {begin}: something sets it"
+                " back. Find the writer, and run the command again"
+            )
+    following = ", ".join(f"{begin} on {server}" for server, begin in begins.items())
+    return f"every ticket of {name!r} from now on is above {above}: the next are {following}"

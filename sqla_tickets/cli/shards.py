@@ -1,0 +1,312 @@
+"""Reads the application's databases: which columns hold tickets, and their ids in order."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from sqlalchemy import (
+    Column,
+    Engine,
+    MetaData,
+    Table,
+    column,
+    create_engine,
+    func,
+    inspect,
+    select,
+    table,
+)
+from sqlalchemy.engine.interfaces import ReflectedColumn
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from .. import TicketArgumentError, TicketError, TicketSequence
+from ..dialects import find_dialect
+from ..orm.mappers import drawing_columns
+from ..orm.sequence import sequence_of
+
+#: How many ids one statement reads.
+PAGE_IDS: Final = 20_000
+
+
+class ShardError(TicketError):
+    """A shard cannot be read."""
+
+
+@dataclass(frozen=True)
+class TicketColumn:
+    """A column whose values are tickets.
+
+    Attributes:
+        table: its table's name.
+        column: its name.
+        sequence: the name of the sequence.
+    """
+
+    table: str
+    column: str
+    sequence: str
+
+    def __str__(self) -> str:
+        return f"{self.table}.{self.column}"
+
+
+class Shard:
+    """One database of the application.
+
+    Args:
+        url: where it is.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._columns: dict[str, dict[str, ReflectedColumn]] = {}
+        try:
+            self._engine: Engine = create_engine(
+                url, poolclass=NullPool, isolation_level="AUTOCOMMIT"
+            )
+        except (SQLAlchemyError, ImportError, ValueError) as error:
+            raise TicketArgumentError(
+                "--shard, or SQLA_TICKETS_SHARDS: the URL of a shard cannot be used:"
+                f" {type(error).__name__}"
+            ) from None
+
+    def __str__(self) -> str:
+        url = self._engine.url
+        host = (url.host or "") + (f":{url.port}" if url.port else "")
+        return f"{url.get_backend_name()}://{host}/{url.database or ''}"
+
+    def keys(self) -> dict[str, str]:
+        """The tables with a primary key of one column, and its name."""
+        with self._errors(), self._engine.connect() as connection:
+            found = inspect(connection).get_multi_pk_constraint()
+        return {
+            name: constraint["constrained_columns"][0]
+            for (_, name), constraint in found.items()
+            if len(constraint["constrained_columns"]) == 1
+        }
+
+    def column(self, where: TicketColumn) -> ReflectedColumn | None:
+        """The database's description of a column; None where it has none. It is asked once."""
+        if where.table not in self._columns:
+            with self._errors(), self._engine.connect() as connection:
+                inspector = inspect(connection)
+                there = inspector.has_table(where.table)
+                found = inspector.get_columns(where.table) if there else []
+            self._columns[where.table] = {column["name"]: column for column in found}
+        return self._columns[where.table].get(where.column)
+
+    def counts_by_itself(self, where: TicketColumn) -> bool:
+        """Whether the database itself gives a row without an id a number."""
+        found = self.column(where)
+        if found is None:
+            return False
+        known = find_dialect(self._engine.dialect)
+        if known is not None and known.is_embedded:  # INTEGER PRIMARY KEY is the number of the row
+            return (
+                str(found["type"]).upper() == "INTEGER"
+                and self.keys().get(where.table) == where.column
+            )
+        is_default = "nextval(" in str(found.get("default") or "")
+        return is_default or bool(found.get("identity")) or found.get("autoincrement") is True
+
+    def largest(self, where: TicketColumn) -> int | None:
+        """The largest id; None where there is no row, or no such table."""
+        bounds = self.bounds(where)
+        return bounds and bounds[1]
+
+    def bounds(self, where: TicketColumn) -> tuple[int, int] | None:
+        """The smallest and the largest id; None where there is no row, or no such table."""
+        if self.column(where) is None:
+            return None
+        ids, source = _parts(where)
+        # a statement each: SQLite finds one end by the index, and both only by reading all
+        with self._errors(), self._engine.connect() as connection:
+            smallest, largest = (
+                connection.scalar(select(end(ids)).select_from(source))
+                for end in (func.min, func.max)
+            )
+        return None if smallest is None or largest is None else (smallest, largest)
+
+    def pages(self, where: TicketColumn, above: int | None = None) -> Iterator[list[int]]:
+        """The ids in ascending order, many at a time.
+
+        Each page is a statement of its own: a cursor that stays open for hours would keep the server
+        from forgetting old rows, and be cut off while another shard is read.
+        """
+        ids, source = _parts(where)
+        ordered = select(ids).select_from(source).order_by(ids).limit(PAGE_IDS)
+        with self._errors(), self._engine.connect() as connection:
+            while True:
+                wanted = ordered if above is None else ordered.where(ids > above)
+                page = list(connection.scalars(wanted))
+                if page and not isinstance(page[-1], int):
+                    raise TicketArgumentError(f"{where} on {self} is not a column of integers")
+                yield page
+                if len(page) < PAGE_IDS:
+                    return
+                above = page[-1]
+
+    def having(self, where: TicketColumn, wanted: Sequence[int]) -> set[int]:
+        """The ids that still exist, of those given."""
+        ids, source = _parts(where)
+        with self._errors(), self._engine.connect() as connection:
+            return set(connection.scalars(select(ids).select_from(source).where(ids.in_(wanted))))
+
+    @contextlib.contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            reason = getattr(error, "orig", None) or error
+            raise ShardError(f"the shard {self} cannot be read: {reason}") from error
+
+
+class ShardIds:
+    """The ids on the shards, by sequence.
+
+    Args:
+        shards: the application's databases; empty where none was named.
+        columns: which of their columns hold tickets.
+    """
+
+    def __init__(self, shards: Sequence[Shard] = (), columns: Sequence[TicketColumn] = ()) -> None:
+        self._shards, self._columns = shards, columns
+
+    def __bool__(self) -> bool:
+        """Whether any shard was named."""
+        return bool(self._shards)
+
+    def _columns_on_shards(self, sequence: str) -> Iterator[tuple[TicketColumn, Shard]]:
+        for where in self._columns:
+            if where.sequence == sequence:
+                yield from ((where, s) for s in self._shards if s.column(where) is not None)
+
+    def knows(self, sequence: str) -> bool:
+        """Whether a column is known that holds ids of the sequence."""
+        return any(where.sequence == sequence for where in self._columns)
+
+    def largest_ids(self, sequence: str) -> list[tuple[int, str]]:
+        """The largest id of each column on each shard, and what it is in words; asks the shards."""
+        found = [
+            (s.largest(where), f"the largest {where} on {s}")
+            for where, s in self._columns_on_shards(sequence)
+        ]
+        return [(number, text) for number, text in found if number is not None]
+
+    def largest(self, sequence: str) -> int:
+        """The largest id of a sequence on all shards; 0 where there is none. Asks the shards."""
+        return max((number for number, _ in self.largest_ids(sequence)), default=0)
+
+    def above(self, sequence: str, number: int) -> Iterator[tuple[int, str]]:
+        """The ids above a number, and the column and the shard of each; asks the shards."""
+        for where, shard in self._columns_on_shards(sequence):
+            for page in shard.pages(where, number):
+                yield from ((i, f"{where} on {shard}") for i in page)
+
+    def auto_increment_columns(self, sequence: str) -> list[str]:
+        """The columns, and their shards, that give a row without an id one of their own."""
+        return [
+            f"{c} on {s}" for c, s in self._columns_on_shards(sequence) if s.counts_by_itself(c)
+        ]
+
+    def unknown(self, sequence: str) -> list[str]:
+        """Why the sequence's ids on the shards are not known, as lines of a plan; empty where they are."""
+        what = f"NOT KNOWN: which ids of {sequence!r} are on the shards"
+        if not self._shards:
+            return [f"{what}: no shard was read; name the application's databases with --shard"]
+        if not self.knows(sequence):
+            return [f"{what}; name the column with --column TABLE.COLUMN={sequence}"]
+        return []
+
+
+def _parts(where: TicketColumn) -> tuple[Any, Any]:
+    ids = cast("Any", column(where.column))
+    return ids, table(where.table, ids)
+
+
+def open_shards(urls: Iterable[str]) -> list[Shard]:
+    """The shards of these URLs. Connects to nothing.
+
+    Raises:
+        TicketArgumentError: there is none, or a URL cannot be read.
+    """
+    found = [Shard(url) for url in urls]
+    if not found:
+        raise TicketArgumentError("name the application's databases: --shard URL --shard URL")
+    return found
+
+
+def columns_of(
+    shards: Sequence[Shard],
+    sequences: Iterable[str],
+    *,
+    named: Sequence[str] = (),
+    models: str | None = None,
+) -> list[TicketColumn]:
+    """The columns that hold tickets.
+
+    Args:
+        shards: the application's databases.
+        sequences: the names of those that there are.
+        named: such as ``photos.id`` or ``albums.cover_id=photos``.
+        models: ``module:attribute`` of a MetaData or of a declarative base; where neither is given, a
+            sequence is looked for in the primary key of the table that has its name.
+
+    Raises:
+        TicketArgumentError: there is none, or no shard has one of them.
+    """
+    found = [_named(text) for text in named]
+    if models:
+        found += _of_models(models)
+    if not found:
+        keys = {name: key for shard in shards for name, key in shard.keys().items()}
+        found = [TicketColumn(s, keys[s], s) for s in sorted(sequences) if s in keys]
+    if not found:
+        raise TicketArgumentError(
+            "no column is known that holds tickets: name it with --column photos.id, or --models app:Base"
+        )
+    for where in found:
+        if all(shard.column(where) is None for shard in shards):
+            raise TicketArgumentError(f"no shard has a column {where}")
+    return found
+
+
+def _named(text: str) -> TicketColumn:
+    column, _, sequence = text.partition("=")
+    name, _, key = column.rpartition(".")
+    if not name or not key:
+        raise TicketArgumentError(
+            f"--column {text}: expected table.column or table.column=sequence"
+        )
+    return TicketColumn(name, key, sequence or name)
+
+
+def _of_models(text: str) -> list[TicketColumn]:
+    module, _, attribute = text.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute or "metadata")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TicketArgumentError(f"--models {text}: {error}") from error
+    metadata = getattr(found, "metadata", found)
+    if not isinstance(metadata, MetaData):
+        raise TicketArgumentError(
+            f"--models {text}: expected a MetaData, or something with one, as a declarative base"
+        )
+    return [_declared(t, c) for t in metadata.tables.values() for c in _ticketed(t)]
+
+
+def _ticketed(of: Table) -> list[Column[Any]]:
+    return [c for c in drawing_columns(of.columns) if isinstance(c.default, TicketSequence)]
+
+
+def _declared(of: Table, c: Column[Any]) -> TicketColumn:
+    assert isinstance(c.default, TicketSequence)
+    return TicketColumn(of.name, c.name, sequence_of(c.default, c))

@@ -1,0 +1,129 @@
+"""What ``sqla-tickets status`` measures: rates, when the numbers run out, and the leases of node numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from .. import TableStatus, TicketError, TicketPool
+from ..concurrency import time
+from ..maintenance import operations
+from ..maintenance.status import ask_tables
+from ..snowflake.leases import NodeLease, NodeLeases
+
+#: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
+LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
+#: An end that is further away is not told: a thousand years.
+FARTHEST_END_SECONDS: Final = 1000 * 365.25 * 86400
+
+
+@dataclass(frozen=True)
+class Node(NodeLease):
+    """A node number, for ids that are made in a process, which was ever leased from a pool.
+
+    Attributes:
+        pool: the pool's name.
+    """
+
+    pool: str
+
+
+def nodes(pools: Sequence[TicketPool]) -> list[Node]:
+    """The node numbers of every pool that leases any; nothing is raised for a server that is down."""
+    found: list[Node] = []
+    for pool in pools:
+        with contextlib.suppress(TicketError):  # most pools have no such table
+            found += [Node(**asdict(lease), pool=pool.name) for lease in NodeLeases(pool).status()]
+    return found
+
+
+def measure(
+    pools: Sequence[TicketPool], sequences: Iterable[str] = (), *, over: float = 0.0
+) -> list[TableStatus]:
+    """Ask every server about every sequence; nothing is raised for a server that is down.
+
+    Args:
+        pools: whose servers are asked.
+        sequences: names of foreign tables, which have no metadata to be found by.
+        over: seconds over which the rate is measured; 0 for not at all.
+    """
+    named = {pool: {*sequences, *operations.names(pool)} for pool in pools}
+    begin = time.monotonic()
+    before: dict[tuple[str, str, str], int | None] = {}
+    if over:
+        earlier = [s for pool in pools for s in ask_tables(pool, named[pool])]
+        before = {(s.pool, s.sequence, s.server): s.last_ticket for s in earlier}
+        time.sleep(over)
+    found: list[TableStatus] = []
+    for pool in pools:
+        asked = ask_tables(pool, named[pool], ask_peers=True)
+        seconds = time.monotonic() - begin
+        found += [_with_rate(s, before.get((s.pool, s.sequence, s.server)), seconds) for s in asked]
+        if not asked:
+            found += _unreachable(pool)
+    return found
+
+
+def _with_rate(status: TableStatus, before: int | None, seconds: float) -> TableStatus:
+    if before is None or status.last_ticket is None:
+        return status
+    return replace(status, rate=max(0, status.last_ticket - before) / status.stride / seconds)
+
+
+def _unreachable(pool: TicketPool) -> list[TableStatus]:
+    """The servers that do not answer, of a pool without any known sequence."""
+    found: list[TableStatus] = []
+    for server in pool.servers:
+        try:
+            server.do("", lambda context: None)
+        except TicketError as error:
+            found.append(
+                TableStatus(
+                    pool=pool.name,
+                    server=str(server),
+                    stride=pool.stride,
+                    offset=server.context.offset,
+                    error=str(error),
+                )
+            )
+    return found
+
+
+def runs_out(status: TableStatus) -> dt.date | None:
+    """The time when the server has no ticket left at this rate, if within a thousand years."""
+    return _day_after(status.capacity_left, status.rate)
+
+
+def left_in_javascript(status: TableStatus) -> int | None:
+    """How many tickets below 2**53 are left; None for a table of 32 bits, and when not up."""
+    if status.last_ticket is None or status.largest <= LARGEST_IN_JAVASCRIPT:
+        return None
+    return max(0, LARGEST_IN_JAVASCRIPT - status.last_ticket) // status.stride
+
+
+def runs_out_in_javascript(status: TableStatus) -> dt.date | None:
+    """The time when those are gone at this rate, if within a thousand years."""
+    return _day_after(left_in_javascript(status), status.rate)
+
+
+def _day_after(left: int | None, rate: float | None) -> dt.date | None:
+    """The day on which so many tickets are gone."""
+    if not left or not rate or left / rate > FARTHEST_END_SECONDS:
+        return None
+    today = dt.datetime.now(dt.timezone.utc).date()
+    return today + dt.timedelta(seconds=left / rate)
+
+
+def as_record(status: TableStatus) -> dict[str, object]:
+    """The fields of a status, and what follows from them, for JSON."""
+    return {
+        **asdict(status),
+        "bits": status.bits,
+        "capacity_left": status.capacity_left,
+        "runs_out": runs_out(status),
+        "left_in_javascript": left_in_javascript(status),
+        "runs_out_in_javascript": runs_out_in_javascript(status),
+    }

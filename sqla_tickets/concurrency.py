@@ -1,0 +1,348 @@
+"""The package's one place for clock, sleep, locks, events, background work, randomness and process identity.
+
+Every module takes ``time``, ``threading``, ``random`` and ``process_id`` from here, so that a simulation can take their place.
+
+SQLAlchemy runs an ``AsyncSession`` inside a greenlet of the event loop. Code in there looks
+synchronous: an async driver's round trip yields to the loop, a sync driver's would stop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import mmap
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import Final, Generic, Protocol, TypeVar
+from weakref import ref
+
+from sqlalchemy.util import await_only, greenlet_spawn
+from sqlalchemy.util.concurrency import in_greenlet
+
+__all__ = [
+    "OwnerMark",
+    "SharedCall",
+    "SingleFlight",
+    "WeakRegistry",
+    "begun",
+    "current_loop",
+    "elapsed",
+    "has_running_loop",
+    "in_background",
+    "in_event_loop",
+    "monotonic",
+    "off_the_loop",
+    "owner_mark",
+    "pause",
+    "per_process",
+    "process_id",
+    "random",
+    "random_bytes",
+    "running_loop",
+    "threading",
+    "time",
+    "timestamps",
+    "wait_for_tasks",
+    "wall",
+    "within",
+]
+
+log = logging.getLogger(__name__)
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+_tasks: set[asyncio.Task[None]] = set()
+
+# -- time
+
+#: The clock that time-outs and ages are measured with, in seconds, for where a draw is quick.
+monotonic: Callable[[], float] = time.monotonic
+
+
+def wall() -> int:
+    """Microseconds since 1970, as this machine believes."""
+    return time.time_ns() // 1000
+
+
+#: Seconds since some moment; on Linux, those that the machine was suspended for count, too.
+elapsed: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):
+    elapsed = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+# -- randomness
+
+#: So many bytes from the system: forks made by C, and processes that seed ``random``, do not get the same.
+random_bytes: Callable[[int], bytes] = os.urandom
+
+# -- processes
+
+#: The number of this process, by the system.
+process_id: Callable[[], int] = os.getpid
+
+
+def per_process(make: Callable[[], T]) -> Callable[[], T]:
+    """Call ``make`` once in each process: what a fork inherits may need its parent's threads."""
+
+    @functools.lru_cache(maxsize=1)
+    def of_process(pid: int) -> T:
+        return make()
+
+    return lambda: of_process(process_id())
+
+
+# A system call per ticket would cost more than the ticket, so the kernel is asked to wipe a page of memory in
+# every child: servers written in C (uWSGI) fork below Python, where no hook runs.
+
+_MADV_WIPEONFORK: Final = 18  # Linux 4.14, <asm-generic/mman-common.h>
+_NO_ADVICE: Final = -1
+
+
+class OwnerMark(Protocol):
+    """Memory whose byte 0 is not 0 in the process that made it, and 0 in its forks."""
+
+    def __getitem__(self, index: int, /) -> int:
+        """Return the byte."""
+        ...
+
+
+def owner_mark() -> OwnerMark:
+    """A mark of this process, read in a few nanoseconds where the system can wipe memory."""
+    if not hasattr(os, "fork"):
+        return b"\1"
+    return _wiped() or _Pid()
+
+
+def _wiped() -> mmap.mmap | None:
+    if sys.platform != "linux":
+        return None
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        page.madvise(_MADV_WIPEONFORK)
+    except OSError:
+        return None
+    try:
+        page.madvise(_NO_ADVICE)
+    except OSError:
+        page[0] = 1
+        return page
+    return None  # emulators take any advice, and follow none
+
+
+class _Pid:
+    """The same by asking for the process id each time."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __getitem__(self, index: int, /) -> int:
+        return int(os.getpid() == self._pid)
+
+
+# -- event loops
+
+
+def in_event_loop() -> bool:
+    """Whether this code runs inside SQLAlchemy's greenlet, on the thread of an event loop."""
+    try:
+        return bool(in_greenlet())
+    except (ImportError, ValueError):  # greenlet is not installed: SQLAlchemy 2.1, 2.0
+        return False
+    except RuntimeError:  # the interpreter ends
+        return False
+
+
+#: The event loop that runs on this thread, or None: the quick way to see that there is none.
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
+
+
+def current_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop inside whose greenlet this code runs, if it does."""
+    return asyncio.get_running_loop() if in_event_loop() else None
+
+
+def has_running_loop() -> bool:
+    """Whether an event loop runs on this thread, inside of SQLAlchemy's greenlet or not."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def off_the_loop(work: Callable[[], T]) -> T:
+    """Run blocking ``work`` in a thread while the event loop goes on.
+
+    The threads are this package's own: the loop's default ones may all be waiting for tickets.
+    """
+    run = contextvars.copy_context().run
+    loop = asyncio.get_running_loop()
+    return await_only(loop.run_in_executor(_threads(), run, work))
+
+
+@per_process
+def _threads() -> ThreadPoolExecutor:
+    """The threads in which event loops wait for synchronous drivers: none of its parent's runs in a fork."""
+    return ThreadPoolExecutor(max_workers=32, thread_name_prefix="sqla_tickets")
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Do ``work``, which waits in the manner of an async driver, within a time.
+
+    Raises:
+        TimeoutError: it took longer, and was cancelled.
+    """
+    try:
+        return await_only(asyncio.wait_for(greenlet_spawn(work), seconds))
+    except asyncio.TimeoutError as error:  # another class before Python 3.11
+        raise TimeoutError(f"no answer within {seconds} seconds") from error
+
+
+def pause(seconds: float) -> None:
+    """Sleep, in the manner of the caller: the thread, or only this task."""
+    if in_event_loop():
+        await_only(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
+
+
+# -- work in the background
+
+#: Logical timestamps: each is later than those before it.
+timestamps: Iterator[int] = count(1)
+
+
+class _Begun:
+    """The beginning of a background call, which tasks and threads that it starts inherit.
+
+    Attributes:
+        timestamp: its logical timestamp; 0 after its end, as what a listener has started goes on.
+    """
+
+    __slots__ = ("timestamp",)
+
+    def __init__(self, timestamp: int) -> None:
+        self.timestamp = timestamp
+
+
+_begun: contextvars.ContextVar[_Begun] = contextvars.ContextVar("sqla_tickets_begun")
+_NOT_BEGUN: Final = _Begun(0)
+
+
+def begun() -> int:
+    """The logical timestamp of this background call's beginning; elsewhere, a new one.
+
+    A call that another background call begins has that of the first: `dispose` ends what both have opened.
+    """
+    return _begun.get(_NOT_BEGUN).timestamp or next(timestamps)
+
+
+class WeakRegistry(Generic[T]):
+    """Running work, registered for as long as its starter, or its thread, holds it.
+
+    So nothing stays registered that an interrupt kept from beginning. It is no ``WeakSet``, which cannot be
+    gone through while other threads add to it.
+
+    Attributes:
+        refs: empty while nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.refs: set[ref[T]] = set()
+
+    def add(self, one: T) -> None:
+        """Register one."""
+        self.refs.add(ref(one, self.refs.discard))
+
+    def discard(self, one: T) -> None:
+        """Remove work that has ended, for every holder."""
+        self.refs.discard(ref(one))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([one for each in list(self.refs) if (one := each()) is not None])
+
+
+class SharedCall:
+    """A call that one caller makes, and concurrent callers wait for.
+
+    Attributes:
+        under_way: a lock that the caller holds, in a ``with``, until it is over: even an interrupt ends that.
+        is_done: whether it was done to its end.
+    """
+
+    def __init__(self) -> None:
+        self.under_way, self.is_done = threading.Lock(), False
+        self._loop = current_loop()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no caller is making it any more; a task of a closed event loop never goes on."""
+        is_in_closed_loop = self._loop is not None and self._loop.is_closed()
+        return is_in_closed_loop or not self.under_way.locked()
+
+
+class SingleFlight(Generic[K]):
+    """Single-flight calls: one for each key at a time."""
+
+    def __init__(self) -> None:
+        self._doing: dict[K, SharedCall] = {}
+        self._lock = threading.Lock()
+
+    def of(self, what: K, own: SharedCall) -> SharedCall:
+        """The running call, or else the caller's ``own``, whose lock it holds."""
+        with self._lock:
+            doing = self._doing.get(what)
+            if doing is None or doing.is_over:
+                doing = self._doing[what] = own
+            return doing
+
+
+def in_background(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
+    """Begin ``work``; False, and a warning, when no thread or task can be started now.
+
+    Args:
+        work: what is to be done. It handles its errors by itself.
+        name: what the thread or the task is called.
+        in_a_task: whether it needs the event loop that this is called on. It may then wait in the
+            manner of SQLAlchemy's async drivers.
+    """
+    call = partial(_run_as_begun, begun(), work)
+    try:
+        if in_a_task:
+            task = asyncio.get_running_loop().create_task(greenlet_spawn(call), name=name)
+            _tasks.add(task)  # the loop holds only a weak reference
+            task.add_done_callback(_tasks.discard)
+        else:
+            threading.Thread(target=call, name=name, daemon=True).start()
+    except RuntimeError as error:  # at exit, or at a limit
+        log.warning("%s could not be started: %s", name, error)
+        return False
+    return True
+
+
+def _run_as_begun(timestamp: int, work: Callable[[], None]) -> None:
+    call = _Begun(timestamp)
+    _begun.set(call)
+    try:
+        work()
+    finally:
+        call.timestamp = 0
+
+
+def wait_for_tasks(seconds: float) -> None:
+    """Wait for what was begun in tasks of the event loop that this is called in, for no longer than that.
+
+    A loop that ends before them would leave their connections open.
+    """
+    loop = current_loop()
+    if loop is not None:
+        under_way = [task for task in _tasks if task.get_loop() is loop]
+        if under_way:
+            await_only(asyncio.wait(under_way, timeout=seconds))

@@ -1,0 +1,153 @@
+"""One connection to a ticket server: a driver's, and a cursor of it that never takes an old answer for a new one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
+
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.pool import PoolProxiedConnection
+
+from ..concurrency import OwnerMark
+from ..errors import OutOfStep
+from .identity import Identity
+from .sockets import CLOSED, Poll, Wire, buffer_of, wire_of
+
+log = logging.getLogger(__name__)
+
+
+class _Cursor:
+    """A driver's cursor that sends nothing while there is unread data.
+
+    An answer that came twice, or too late, would pass for that of the next statement. A number of one
+    sequence would become a ticket of another one.
+
+    Args:
+        cursor: the driver's.
+        poll: tells what has come in on the connection's socket.
+        buffer: tells whether the driver has read more than it has given out.
+        name: of the server, for the log.
+    """
+
+    __slots__ = ("_buffer", "_cursor", "_execute", "_name", "_poll", "fetchall")
+
+    def __init__(
+        self, cursor: DBAPICursor, poll: Poll, buffer: Callable[[], object], name: str
+    ) -> None:
+        self._name = name
+        self._cursor, self._buffer, self._poll = cursor, buffer, poll
+        self._execute, self.fetchall = cursor.execute, cursor.fetchall
+
+    def execute(self, *arguments: Any) -> object:
+        """Send a statement, unless there is an answer already.
+
+        Raises:
+            OutOfStep: there is; nothing was sent.
+        """
+        events = self._poll(0)
+        if events or self._buffer():
+            self._refuse(bool(events and events[0][1] & CLOSED))
+        return self._execute(*arguments)
+
+    def _refuse(self, is_closed: bool) -> NoReturn:
+        if is_closed:
+            raise OutOfStep("the idle connection was closed")
+        log.warning(
+            "%s: closed a connection, as there was unread data before a statement was sent. Does a proxy repeat"
+            " answers, or delay them? One that comes later still would be taken for the next answer",
+            self._name,
+        )
+        raise OutOfStep("unread data on an idle connection")
+
+    @property
+    def lastrowid(self) -> Any:
+        """The driver's ``lastrowid``."""
+        return self._cursor.lastrowid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+class Connection:
+    """A driver's connection and one cursor of it.
+
+    Attributes:
+        cursor: the cursor that every statement is sent with.
+        dbapi: the driver's connection.
+        lease: what keeps a shared connection checked out of the engine's pool; else None.
+        is_owner_process: its byte 0 is 0 in a process that has not opened it.
+        known_tables: the sequences whose tables were inspected through this connection. Another
+            connection may lead to another server: behind a proxy, after a change of DNS.
+        reused: whether it was idle before, and so may be broken.
+        is_unused: whether no draw has taken it since `Connections.close_unused` has seen it idle.
+        is_closed: whether it is of no use any more.
+        begun: the logical timestamp of its opening, or of the beginning of the background call that opened it.
+        identity: which server it leads to, where that can be told.
+        generation: the server's generation that it was last found to belong to; 0 before it was taken.
+    """
+
+    #: Seconds that an answer is given at least.
+    patience: float = 0.0
+
+    __slots__ = (
+        "__weakref__",
+        "_wire",
+        "begun",
+        "cursor",
+        "dbapi",
+        "generation",
+        "identity",
+        "is_closed",
+        "is_owner_process",
+        "is_unused",
+        "known_tables",
+        "lease",
+        "reused",
+    )
+
+    def __init__(
+        self,
+        dbapi: DBAPIConnection,
+        lease: PoolProxiedConnection | None,
+        begun: int,
+        owner: OwnerMark,
+        server: str = "",
+    ) -> None:
+        self.dbapi, self.begun, self.is_owner_process = dbapi, begun, owner
+        self.cursor: DBAPICursor = dbapi.cursor()
+        self.reused = self.is_unused = self.is_closed = False
+        self.known_tables: set[str] = set()
+        self.lease = lease
+        self.identity: Identity | None = None
+        self.generation = 0
+        self._wire: Wire | None = wire_of(dbapi)
+        poll = None if self._wire is None else self._wire.poller()
+        if poll is not None:
+            checked = _Cursor(self.cursor, poll, buffer_of(dbapi), server)
+            self.cursor = cast("DBAPICursor", checked)
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        """Whether it has a socket, and its driver has told which."""
+        return self._wire is not None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether something has come in that the driver has not read yet."""
+        # a function of its own: no two threads may use one at the same time
+        poll = None if self._wire is None else self._wire.poller()
+        return poll is not None and bool(poll(0))
+
+    def cancel(self) -> None:
+        """Shut the socket down, from any thread: a driver that waits for an answer raises at once."""
+        if self._wire is not None:
+            self._wire.shut_down()
+
+    def let_go_of_socket(self) -> None:
+        """Keep the socket open no longer than the driver does."""
+        wire, self._wire = getattr(self, "_wire", None), None
+        if wire is not None:
+            wire.close()
+
+    __del__ = let_go_of_socket

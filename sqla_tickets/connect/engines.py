@@ -1,0 +1,98 @@
+"""The engine behind a ticket server: the user's own, or a new one with short time-outs."""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the first connection would: a fork waits for ever for another thread's import
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
+
+from ..dialects import class_of, dialect_of, find_dialect
+from ..errors import TicketArgumentError
+from .timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> Engine:
+    """The engine of ``bind``; one that is made here has time-outs.
+
+    Raises:
+        TicketArgumentError: ``bind`` is none of these, of no known kind of database, its URL cannot be read, or its driver is not
+            installed. A URL is never quoted: it may hold a password.
+    """
+    if isinstance(bind, Engine):
+        dialect_of(bind.dialect)  # refuses an unknown one
+        return bind
+    behind = getattr(bind, "sync_engine", None)  # of an AsyncEngine, which needs greenlet to import
+    if isinstance(behind, Engine):
+        dialect_of(behind.dialect)
+        return behind
+    if not isinstance(bind, (str, URL)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise TicketArgumentError(
+            f"a ticket server is a URL, an Engine, an AsyncEngine or a ServerSpec, not a"
+            f" {type(bind).__name__}"
+        )
+    try:
+        engine = _create(make_url(bind))
+    except TicketArgumentError:
+        raise
+    except ImportError as error:
+        raise TicketArgumentError(
+            f"the driver of a ticket server is not installed: install {error.name or error}"
+        ) from error
+    except (SQLAlchemyError, ValueError):
+        raise TicketArgumentError(
+            "the URL of a ticket server cannot be read: expected"
+            " dialect+driver://user:password@host:port/database, of a dialect that SQLAlchemy has, and"
+            " in the password @ as %40, / as %2F, : as %3A, % as %25"
+        ) from None
+    _limit_waits(engine, timeouts)
+    return engine
+
+
+def _create(url: URL) -> Engine:
+    if url.password and "@" in f"{url.host}{url.database}":
+        raise ValueError  # messages would tell what stands behind the first @ of the password
+    # refuses an unknown one, before its driver is missed
+    kind = class_of(url.get_dialect().name)
+    memory = kind.is_in_memory(url)
+    pool = StaticPool if memory else NullPool
+    arguments = {"check_same_thread": False} if memory else {}
+    if url.get_dialect().is_async:
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  # needs greenlet
+
+        return create_async_engine(url, poolclass=pool, connect_args=arguments).sync_engine
+    module = kind.dbapi_module(url.get_driver_name())
+    return create_engine(url, poolclass=pool, connect_args=arguments, module=module)
+
+
+def _limit_waits(engine: Engine, timeouts: Timeouts) -> None:
+    """Give the driver's own time-outs, where the URL says nothing, and allow blocks in one packet.
+
+    They are the net below the pool's, which hold for a draw whatever its driver can. For all other
+    statements, and where a driver does not show its socket, they are all that there is.
+    """
+    ticket_dialect = dialect_of(engine.dialect)
+
+    @event.listens_for(engine, "do_connect")
+    def set_defaults(dialect: Dialect, record: object, args: object, kw: dict[str, Any]) -> None:
+        ticket_dialect.set_connect_defaults(
+            kw, timeouts.timeout_seconds, timeouts.lock_wait_seconds
+        )
+
+
+def in_memory(engine: Engine) -> bool:
+    """Whether the database lives in one connection, which everybody has to share."""
+    return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
+
+
+def address_of(engine: Engine) -> Hashable:
+    """The address behind an engine, as far as its URL tells: equal for two that lead to one database."""
+    dialect = find_dialect(engine.dialect)
+    address = None if dialect is None else dialect.address(engine.url)
+    return id(engine.pool) if address is None else address

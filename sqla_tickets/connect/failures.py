@@ -1,0 +1,104 @@
+"""Translation of a driver's error to this package's: its class, what was found, what to do."""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import URL
+
+from ..dialects import ErrorKind, TicketDialect
+from ..errors import (
+    TicketArgumentError,
+    TicketError,
+    TicketIntegrityError,
+    TicketServerError,
+    TicketsExhausted,
+    TicketTableError,
+    TicketTableMissing,
+)
+
+#: OpenSSL, libpq where the name differs, and MariaDB's library in C.
+_NOT_VERIFIED = re.compile(
+    r"certificate[ _]verify|certificate for .* does not match|TLS/SSL error: (?!.*alert).*certificate",
+    re.IGNORECASE,
+)
+_OF_THE_SERVER = {
+    ErrorKind.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
+    ErrorKind.ACCESS_DENIED: "are the user and the password of its URL right?",
+    ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",
+    ErrorKind.DISK_FULL: "free some.",
+    ErrorKind.KILLED: "find what kills statements there, such as a limit of their time.",
+}
+_OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
+    ErrorKind.LOCK_TIMEOUT: (
+        TicketServerError,
+        "find the backup or the open transaction that holds it.",
+    ),
+    ErrorKind.KILLED: (
+        TicketServerError,
+        "find what kills statements there, such as a limit of their time.",
+    ),
+    ErrorKind.DISK_FULL: (
+        TicketServerError,
+        "free some: it is drawn from again within seconds.",
+    ),
+    ErrorKind.TABLE_MISSING: (
+        TicketTableMissing,
+        "run the migration that creates it, or pool.create_table().",
+    ),
+    ErrorKind.EXHAUSTED: (TicketsExhausted, "move the sequence to a table of 64 bits."),
+    ErrorKind.DUPLICATE_NUMBER: (
+        TicketIntegrityError,
+        "it is exhausted, or its counter was set back.",
+    ),
+    ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "it is no ticket table."),
+    ErrorKind.IN_USE: (TicketTableError, "drop that first."),
+    ErrorKind.ACCESS_DENIED: (
+        TicketTableError,
+        "grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it.",
+    ),
+}
+
+
+def concerns_table(kind: ErrorKind) -> bool:
+    """Whether it is a table's fault, and not its server's, when it comes up while a table is used."""
+    return kind in _OF_THE_TABLE
+
+
+def failure_of(
+    kind: ErrorKind,
+    error: Exception | None,
+    server: str,
+    url: URL,
+    table: str | None,
+    dialect: TicketDialect,
+) -> TicketError:
+    """The error that a caller sees; the password is taken out of what the driver said.
+
+    Args:
+        kind: what has happened.
+        error: what the driver raised, if it did.
+        server: the server's name.
+        url: of the server.
+        table: the name of the sequence; None when no table was used yet.
+        dialect: of the server.
+    """
+    said = f" ({_without_password(error, url)})" if error else ""
+    if kind is ErrorKind.INVALID_NAME:
+        return TicketArgumentError(f"{server} cannot have a ticket table {table!r}{said}")
+    if table is None or not concerns_table(kind):
+        advice = _OF_THE_SERVER.get(kind, "is it running, and reachable from here?")
+        if kind is ErrorKind.DISCONNECTED and _NOT_VERIFIED.search(said):
+            advice = "its certificate is not for its URL's host, or not by its URL's authority."
+        return TicketServerError(f"{server}: {kind.value}{said}: {advice}")
+    error_class, advice = _OF_THE_TABLE[kind]
+    if kind is ErrorKind.ACCESS_DENIED and error is not None:
+        advice = dialect.missing_grant(error, url.database, url.username) or advice
+    return error_class(f"the ticket table {table!r} on {server}: {kind.value}{said}: {advice}")
+
+
+def _without_password(error: Exception, url: URL) -> str:
+    said = str(error)
+    if error.__cause__ is not None and str(error.__cause__) not in said:  # aiomysql keeps it back
+        said = f"{said}: {error.__cause__}"
+    return said.replace(str(url.password), "***") if url.password else said

@@ -1,0 +1,129 @@
+"""The identity of the database server behind a connection, and the time of its start.
+
+A URL may lead to another server tomorrow: a replica that was promoted, a copy that was restored. And a
+server that was started again may have lost what it did last. The members of one cluster are one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from ..dialects import Statement, TicketDialect
+from .timeouts import TIMING
+
+#: What a node shows that has not joined its cluster yet.
+_NO_CLUSTER = ("", "00000000-0000-0000-0000-000000000000")
+
+
+class Identity(NamedTuple):
+    """One run of one database server.
+
+    Attributes:
+        name: what tells it from others.
+        since: when it was started, in seconds by its own clock.
+        cluster: the identity of the Galera cluster, or of the group, whose member it is; None of a plain server.
+        view: which members of a Galera cluster were connected, and their how many-th meeting that was.
+    """
+
+    name: str
+    since: float
+    cluster: str | None = None
+    view: str = ""
+
+    def is_same_run(self, other: Identity | None) -> bool:
+        """Whether the other one was read from the same server, which was not started again since."""
+        return (
+            other is not None
+            and self.name == other.name
+            and abs(self.since - other.since) <= TIMING.start_tolerance_seconds
+        )
+
+    def shares_cluster(self, other: Identity | None) -> bool:
+        """Whether both are members of one cluster, or one member."""
+        return other is not None and self.cluster is not None and self.cluster == other.cluster
+
+
+class KnownRuns:
+    """The runs of one ticket server that make up one generation: between them its numbers cannot fall back.
+
+    A plain server has one run, and so has a group of MySQL's, whose view the least user cannot read. The members of a
+    Galera cluster agree on every commit, so it has one of each member, until its members change: then each is inspected again. A cluster that is begun anew from
+    a member that was behind keeps its identity, but has another view, or that member another run.
+
+    Args:
+        identity: of the run that has begun it.
+        known: those of other members that belong to it, too.
+    """
+
+    def __init__(self, identity: Identity, known: Iterable[Identity] = ()) -> None:
+        self._latest = identity
+        self._runs = {run.name: run for run in (*known, identity)}
+
+    def has(self, identity: Identity, *, is_new: bool) -> bool:
+        """Whether a connection that leads there tells nothing new.
+
+        Args:
+            identity: that was read when it was opened.
+            is_new: whether that was just now: an old connection tells of an old view.
+        """
+        if not identity.is_same_run(self._runs.get(identity.name)):
+            return False
+        return not is_new or self._is_of_view(identity)
+
+    def followed_by(self, identity: Identity, *, is_new: bool) -> KnownRuns:
+        """The next one: with the runs that are known already, if this is one more member."""
+        is_one_more = identity.shares_cluster(self._latest) and identity.name not in self._runs
+        if (
+            not is_one_more or not identity.view
+        ):  # without its view, no client can tell that it fell back
+            return KnownRuns(identity)
+        if not is_new:  # its view is an old one
+            identity = identity._replace(view=self._latest.view)
+        return KnownRuns(identity, self._runs.values() if self._is_of_view(identity) else ())
+
+    def _is_of_view(self, identity: Identity) -> bool:
+        return (identity.cluster, identity.view) == (self._latest.cluster, self._latest.view)
+
+
+def identify(
+    cursor: DBAPICursor, dialect: TicketDialect, last: Identity | None = None
+) -> Identity | None:
+    """Ask a server for its identity; None of a file, and of one that does not tell.
+
+    One round trip. A MySQL server has a second one when it is not the one that was asked last.
+
+    Args:
+        cursor: to send it with.
+        dialect: of the server.
+        last: what was found last at this address.
+    """
+    question = dialect.identity()
+    if question is None:
+        return None
+    try:
+        cursor.execute(question.text, ())
+        ((name, since, cluster, view),) = cursor.fetchall()
+        found = Identity(str(name), float(since))
+    except Exception:  # noqa: BLE001  # what stands in for a server need not have any of it
+        return None
+    if cluster is not None and str(cluster) not in _NO_CLUSTER:
+        return found._replace(cluster=str(cluster), view=str(view))
+    group = dialect.group_name()
+    if group is None:
+        return found
+    if last is not None and found.is_same_run(last):
+        return found._replace(cluster=last.cluster)
+    return found._replace(cluster=_group(cursor, group))
+
+
+def _group(cursor: DBAPICursor, question: Statement) -> str | None:
+    """The name of the group whose member a server is."""
+    try:
+        cursor.execute(question.text, ())
+        ((name,),) = cursor.fetchall()
+    except Exception:  # noqa: BLE001  # no plugin
+        return None
+    return str(name) if name else None

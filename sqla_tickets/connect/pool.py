@@ -1,0 +1,345 @@
+"""The connections to one ticket server: opened for tickets alone, in autocommit, kept while idle.
+
+An ordinary pool of SQLAlchemy's costs a ROLLBACK per checkout and a share of a millisecond of
+Python; a draw is one round trip of that length. So a connection, once opened by way of the engine
+(its URL, creator, events and TLS), is detached from it and kept here with a cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import traceback
+from collections import deque
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Dialect, Engine
+
+from ..concurrency import OwnerMark, begun, in_background, owner_mark, threading, time, timestamps
+from ..dialects import ErrorKind, dialect_of
+from ..errors import TicketServerError
+from .connection import Connection
+from .engines import in_memory
+from .identity import Identity, identify
+from .limit import ConnectionRequest, IdleConnections, PendingConnect, Waiter
+from .timeouts import TIMING, Timeouts
+
+
+class Connections:
+    """Idle connections to one server, one deque per event loop and one for all threads.
+
+    No lock is held while the server is waited for; taking and giving back are single operations
+    of a deque.
+
+    Args:
+        engine: by which they are opened.
+        server: the server's name, for the log.
+        timeouts: how long the server is waited for.
+
+    Attributes:
+        alone: a lock to be held, in a ``with``, for as long as one is used; None where each user has one
+            of its own.
+    """
+
+    def __init__(self, engine: Engine, server: str, timeouts: Timeouts) -> None:
+        self._server, self._timeouts = server, timeouts
+        self._engine, self._is_async = engine, engine.dialect.is_async
+        self._shared = in_memory(engine)
+        self._source = engine.pool if self._shared else engine.pool.recreate()
+        self._forked = False
+        self._last_identity: Identity | None = None
+        self._closed_at = 0
+        self._is_owner_process: OwnerMark = b"\0"
+        self.abandon()
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether one can be taken without another being opened."""
+        return bool(self._idle())
+
+    @property
+    def were_closed(self) -> bool:
+        """Whether all were closed since this background call was begun."""
+        return begun() < self._closed_at
+
+    @property
+    def dialect(self) -> Dialect:
+        """The engine's dialect; it knows the server's version from the first connection on."""
+        return self._engine.dialect
+
+    def acquire(self, waiter: Waiter | None = None) -> Connection:
+        """An idle connection, or a new one.
+
+        A connection that an interrupt keeps from its caller is closed when it is collected.
+
+        Args:
+            waiter: does not wait for a new one longer than it has to; None for what waits until it is there.
+
+        Raises:
+            Exception: the driver's, when there is none and none can be opened.
+        """
+        if not self._is_owner_process[0]:  # a fork that Python was not told of
+            self.abandon()
+        try:
+            connection = (self._idle() if self._is_async else self._threads).pop()
+        except IndexError:
+            if waiter is None or dialect_of(self.dialect).is_embedded:
+                return self.open()
+            end = waiter.deadline
+            while (given := self._given_back(waiter, end)) is None:
+                try:
+                    return self._opened(waiter)
+                except Exception as error:
+                    kind = dialect_of(self.dialect).error_kind(error)
+                    is_full = (
+                        kind is ErrorKind.TOO_MANY_CONNECTIONS and self._idle().can_do_without()
+                    )
+                    if not is_full or time.monotonic() > end:
+                        raise
+            connection = given
+        connection.reused, connection.is_unused = True, False
+        return connection
+
+    def _opened(self, waiter: Waiter) -> Connection:
+        idle = self._idle()
+        pending = PendingConnect(
+            self.open,
+            self.release,
+            idle.connecting.discard,
+            name=self._server,
+            seconds=self._timeouts.cancel_seconds,
+            in_a_task=self._is_async,
+        )
+        idle.connecting.add(pending)
+        waiter.wait_on(pending)
+        try:
+            return pending.wait()
+        finally:
+            idle.replace()
+
+    def _given_back(self, waiter: Waiter, end: float) -> Connection | None:
+        """A connection of another draw's; None where one is to be opened."""
+        idle = self._idle()
+        if idle.has_room():
+            return None
+        request = ConnectionRequest(waiter, in_a_task=self._is_async)
+        try:
+            waiter.wait_on(request)
+            idle.queue.append(request)
+            idle.serve()
+            while not request.wait(TIMING.recheck_seconds):
+                idle.serve()
+                if idle.has_room() or waiter.is_server_down or time.monotonic() > end:
+                    break
+            if waiter.cancelled is None:
+                return request.withdraw()
+        except BaseException:  # a cancelled task, an interrupt
+            self._pass_on(request)
+            raise
+        self._pass_on(request)
+        raise TicketServerError(f"{self._server}: no connection in time")
+
+    def _pass_on(self, request: ConnectionRequest) -> None:
+        connection = request.withdraw()
+        if connection is not None:
+            self.release(connection)
+        else:
+            self._idle().replace()
+
+    def idle_one_answers(self, seconds: float) -> bool:
+        """Ping an idle connection; False where there is none, or it is broken.
+
+        Args:
+            seconds: after which it is given up: the driver waits for longer, or for ever.
+        """
+        if self._shared or not self._is_owner_process[0]:  # or, in a fork, they are the parent's
+            return False
+        try:
+            connection = self._idle().pop()
+        except IndexError:
+            return False
+        end = threading.Timer(seconds, connection.cancel)
+        end.daemon = True
+        try:
+            end.start()
+            try:
+                connection.cursor.execute(dialect_of(self.dialect).ping)
+                connection.cursor.fetchall()
+            finally:
+                end.cancel()
+                end.join()  # the system may reuse the number of the socket
+        except Exception:  # noqa: BLE001  # any of the driver's: another one is opened, which tells more
+            self.discard(connection)
+            return False
+        self.release(connection)
+        return True
+
+    def release(self, connection: Connection) -> None:
+        """Keep a connection whose last statement ended well.
+
+        It is closed where all were closed since it was opened, or since the background call that opened it was
+        begun: after `dispose`, nothing stays open for a call that was under way.
+        """
+        idle = self._idle() if self._is_async else self._threads
+        is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
+        if is_of_now and len(idle) < TIMING.max_connections:
+            idle.append(connection)
+            if idle.queue:
+                idle.serve()
+        else:
+            self._close(connection)
+            idle.replace()
+
+    def keep_spare(self, connection: Connection) -> None:
+        """Keep a connection that no draw has asked for, unless there is an idle one already."""
+        if self._idle():
+            self._close(connection)
+        else:
+            self.release(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """Close a connection that may hold a lock, or an unread answer."""
+        self._close(connection)
+        self._idle().replace()
+
+    def _close(self, connection: Connection) -> None:
+        if not connection.is_owner_process[0]:
+            _of_another_process.append(connection)
+            return
+        connection.is_closed = True
+        connection.let_go_of_socket()
+        if connection.lease is not None:
+            connection.lease.close()
+            return
+        close = self.dialect.do_terminate if self.dialect.has_terminate else self.dialect.do_close
+        try:
+            if dialect_of(self.dialect).is_embedded:
+                # a statement that was not read to its end locks the file until its cursor is collected,
+                # which SQLAlchemy 2.0 has in a frame, where a cancelled task's traceback keeps it
+                with contextlib.suppress(Exception):
+                    connection.cursor.close()
+                traceback.clear_frames(sys.exc_info()[2])
+        finally:
+            with contextlib.suppress(Exception):  # it is broken anyway
+                close(connection.dbapi)
+
+    def close_idle(self) -> None:
+        """Close what is idle, as the server may have been restarted, or is unresponsive."""
+        self._close_each(self._idle(), patience=0)
+
+    def close_unused(self) -> bool:
+        """Close the idle connections that no draw has taken since the last call, but one.
+
+        A server lets in so many, for all clients: after a burst, those of one process would keep others out for ever.
+        They are closed in the background. No file of SQLite is: that would not survive a fork.
+
+        Returns:
+            Whether the next call may close one.
+        """
+        if dialect_of(self.dialect).is_embedded or not self._is_owner_process[0]:
+            return False
+        if not self._is_async:
+            return self._close_unused(self._threads)
+        may_close_more = False
+        for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
+            idle = self._loops.get(loop)
+            if idle is not None and len(idle) > 1 and not loop.is_closed():
+                may_close_more = True
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(self._close_unused, idle)
+        return may_close_more
+
+    def _close_unused(self, idle: IdleConnections) -> bool:
+        unused = idle.take_unused()
+
+        def close() -> None:
+            for connection in unused:
+                self._close(connection)
+
+        if unused:
+            name = f"sqla_tickets closes connections to {self._server}"
+            in_background(close, name, in_a_task=self._is_async)
+        return len(idle) > 1
+
+    def close_all(self) -> None:
+        """Close what is idle in every event loop, too."""
+        self._closed_at = next(timestamps)
+        for idle in (self._threads, *self._loops.values()):
+            self._close_each(idle, patience=0.5)
+
+    def _close_each(self, idle: deque[Connection], patience: float) -> None:
+        """Close them, politely for some seconds: asyncpg waits for two until a good-bye is answered."""
+        end = time.monotonic() + patience
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = idle.pop()
+                if time.monotonic() >= end:
+                    connection.cancel()
+                self._close(connection)
+
+    def __del__(self) -> None:
+        if not self._is_async:  # there may be no loop left to close them in
+            self.close_all()
+
+    def abandon(self) -> None:
+        """Forget every connection without a word to the server: in a fork they are the parent's.
+
+        They are kept from the garbage collector, since closing says good-bye on the parent's socket.
+        Those that this process has opened stay.
+        """
+        if self._is_owner_process[0]:
+            return
+        if hasattr(self, "_threads"):
+            _of_another_process.append((self._source, self._threads, self._loops))
+            self._forked = True
+            self._source = self._engine.pool.recreate()
+        # The one connection of a database in memory is for one thread at a time.
+        shared = self._shared and not self._is_async
+        self.alone = threading.RLock() if shared else None
+        self._threads: IdleConnections = IdleConnections()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, IdleConnections]
+        self._loops = WeakKeyDictionary()
+        self._is_owner_process = owner_mark()  # the last, as it says that all is done
+
+    def _idle(self) -> IdleConnections:
+        if not self._is_async:
+            return self._threads
+        return self._loops.setdefault(asyncio.get_running_loop(), IdleConnections())
+
+    def open(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            Exception: the driver's, when none can be opened.
+        """
+        if not self._is_owner_process[0]:
+            self.abandon()
+        if self._forked and self._shared:
+            raise RuntimeError("an in-memory database does not cross a fork: each side has a copy")
+        timestamp, owner = begun(), self._is_owner_process
+        lease = self._source.connect()
+        dbapi = lease.dbapi_connection
+        assert dbapi is not None  # a connection that was just checked out
+        if not self._shared:
+            lease.detach()
+        shared = lease if self._shared else None
+        connection = Connection(dbapi, shared, timestamp, owner, self._server)
+        self._idle().has_made(connection)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            self._close(connection)
+            raise
+        return connection
+
+    def _prepare(self, connection: Connection) -> None:
+        dbapi, cursor, dialect = connection.dbapi, connection.cursor, dialect_of(self.dialect)
+        self.dialect.set_isolation_level(dbapi, "AUTOCOMMIT")
+        dialect.set_up_session(dbapi, cursor, self._timeouts.lock_wait_seconds)
+        connection.identity = identify(cursor, dialect, self._last_identity)
+        self._last_identity = connection.identity
+
+
+_of_another_process: list[Any] = []

@@ -1,0 +1,199 @@
+"""The socket under a driver's connection, and what the driver has read from it ahead.
+
+The monitor cancels a request by its socket while a thread waits on it. An unexpected answer lies in
+the socket, or in the driver's buffer. No two drivers keep them in the same place, and none promises where:
+what is found is taken only when it is what it should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+from sqlalchemy.engine.interfaces import DBAPIConnection
+
+#: Of an end that was closed, as far as the system tells it apart from one that has something to read.
+CLOSED: Final[int] = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+
+#: Waits for so many milliseconds; returns what has come in, as ``select.poll().poll`` does.
+Poll: TypeAlias = "Callable[[int], list[tuple[int, int]]]"
+
+_SOCKET_FINDERS: Final[tuple[Callable[[Any], int], ...]] = (
+    lambda c: c.fileno(),  # mysqlclient, psycopg, psycopg2
+    lambda c: c._sock.fileno(),  # PyMySQL
+    lambda c: c._socket.sock.fileno(),  # mysql-connector; its C extension shows none
+    lambda c: c._get_socket(),  # mariadb; a caller of its `socket` closes it one day
+    lambda c: c._transport.get_extra_info("socket").fileno(),  # asyncmy, asyncpg
+    lambda c: c._writer.get_extra_info("socket").fileno(),  # aiomysql
+)
+
+
+class Wire(Protocol):
+    """The socket of a connection, as other threads than the driver's see it."""
+
+    def poller(self) -> Poll | None:
+        """A function that one thread may use; None where the system has none, as under eventlet."""
+        ...
+
+    def shut_down(self) -> None:
+        """End the connection, from any thread: a driver that waits for an answer raises at once."""
+        ...
+
+    def close(self) -> None:
+        """Keep the socket open no longer than the driver does."""
+        ...
+
+
+class SocketWire:
+    """A socket by a number of its own: the driver may close its one, and the system reuse it.
+
+    Args:
+        number: of the driver's socket.
+
+    Raises:
+        OSError: there is no number left.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(number))
+
+    def poller(self) -> Poll | None:
+        if not hasattr(select, "poll"):
+            return None
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | CLOSED)
+        return poll.poll
+
+    def shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def wire_of(dbapi_connection: DBAPIConnection) -> Wire | None:
+    """The socket under a connection, as `socket_of` finds it.
+
+    Returns:
+        None also at the limit of open files: then the monitor cannot poll it.
+    """
+    number = socket_of(dbapi_connection)
+    if number is not None:
+        with contextlib.suppress(OSError):
+            return SocketWire(number)
+    return None
+
+
+def socket_of(dbapi_connection: DBAPIConnection) -> int | None:
+    """The file descriptor of a connection's socket, with or without TLS.
+
+    It is the driver's own. Duplicate it (``os.dup``) before another thread acts on it: its number
+    may be another connection's as soon as the driver has closed it.
+
+    Args:
+        dbapi_connection: a driver's connection, or SQLAlchemy's adapter around an async driver's.
+
+    Returns:
+        None where there is none, or it cannot be found: SQLite, a closed connection, a driver that
+        hides it.
+    """
+    connection = getattr(dbapi_connection, "driver_connection", dbapi_connection)
+    for find in _SOCKET_FINDERS:
+        try:
+            found = find(connection)
+            if stat.S_ISSOCK(os.fstat(found).st_mode):
+                return found
+        except Exception:  # noqa: BLE001, S112  # another driver, or one that has closed it
+            continue
+    return None
+
+
+def buffer_of(dbapi_connection: DBAPIConnection) -> Callable[[], object]:
+    """A function that tells, without a system call, whether the driver has read more than it has returned.
+
+    Args:
+        dbapi_connection: a driver's connection, or SQLAlchemy's adapter around an async driver's.
+
+    Returns:
+        A function whose result is true while it has. It never is for a driver that hides its buffer, as those
+        written in C do, and for one that has none.
+    """
+    connection = getattr(dbapi_connection, "driver_connection", dbapi_connection)
+    for find in _BUFFERS:
+        try:
+            buffer = find(connection)
+            buffer()
+        except Exception:  # noqa: BLE001, S112  # another driver
+            continue
+        return buffer
+    return _nothing
+
+
+def _peeked(connection: Any) -> Callable[[], object]:
+    """PyMySQL's buffer: a buffered reader, which only peeks into its buffer where it can read nothing."""
+    reader: Any = connection._rfile
+    raw: Any = reader.raw
+    if (type(reader), type(raw)) != (io.BufferedReader, socket.SocketIO):
+        raise TypeError
+    own = raw._sock
+    empty = _Empty(own)
+
+    def peek() -> object:
+        try:
+            raw._sock = empty
+            return reader.peek(1)
+        finally:
+            raw._sock = own
+
+    return peek
+
+
+class _Empty:
+    """A socket that nothing has come in on; in all else it is the one that it stands for.
+
+    So the connection can be closed by its driver, where an interrupt has left this in its place.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def recv_into(self, buffer: object) -> None:
+        """Say what a socket says that would have to wait."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+def _streamed(connection: Any) -> Callable[[], object]:
+    """The buffer of aiomysql, and of the first releases of asyncmy."""
+    reader = connection._reader
+    return lambda: reader._buffer
+
+
+def _received(connection: Any) -> Callable[[], object]:
+    """The buffer of later releases of asyncmy."""
+    protocol = connection._proto
+    return lambda: protocol.length > protocol.pos
+
+
+def _decrypted(connection: Any) -> Callable[[], object]:
+    """The buffer of mysql-connector, which has none but that of TLS."""
+    encrypted = connection._socket.sock
+    if not isinstance(encrypted, ssl.SSLSocket):
+        raise TypeError
+    return encrypted.pending
+
+
+def _nothing() -> None:
+    return None
+
+
+_BUFFERS: Final = (_peeked, _streamed, _received, _decrypted)

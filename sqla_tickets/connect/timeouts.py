@@ -1,0 +1,86 @@
+"""How long a draw takes at most, where that is set, and who ends which wait. No other file is needed to tell.
+
+**A draw takes no longer than servers x (timeout + lock_wait)**: 2 seconds for each server, as `TicketPool` sets
+`Timeouts`. A server that waits for a lock sends as little as one that is frozen. A ping on another connection tells them
+apart: a server that answers it is alive. So a frozen server costs a draw ``timeout``, 1 second; one whose lock is held costs
+both, 2 seconds.
+
+A wait for one server ends by whichever of these is first; the first two keep to a fraction of a second:
+
+- The hedging monitor cuts the draw's socket, with every driver that shows one: `draw.hedging`, ``_action``.
+- A draw without a connection leaves the queue for one: `connect.pool`, ``acquire``.
+- After a deadlock, or another error that says nothing against the server, it sends its statement again until the time is
+  over: `draw.server`, ``_draw_again``.
+- The server ends its own wait for a lock: `dialects`, ``set_up_session``. MySQL and MariaDB take whole seconds.
+- The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. An
+  ``Engine`` of the user's keeps its own.
+
+There are four exceptions, which come on top:
+
+- A server that is asked again: twice at most where it came back, answers others, or had closed an idle connection, and
+  three times more where its table serves a queue of others: `draw.failover`, ``servers_to_try``, with ``max_queues``.
+  Half a second tells whether it does: `draw.attempt`, ``_is_in_a_queue``, with ``queue_seconds``.
+- The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
+  ``require_peer`` as long as for a server, each. 5 seconds for a draw that is far ahead. `high_water.timing`:
+  ``patience_seconds``, ``lead_wait_seconds``.
+- A sequence that is being moved: 5 seconds. `draw.timing`: ``move_seconds``.
+- A free thread, in an event loop whose driver is synchronous: 32 tasks draw at once. `concurrency`, ``_threads``.
+
+A call that wants many tickets may take several draws; a block is one, where the user may lock tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """The time-outs of one ticket server, as ``TicketPool(timeout=, lock_wait=)`` sets them.
+
+    A default stands as a number in the text of `TicketPool`, README and docs/how-a-draw-works, too.
+
+    Attributes:
+        timeout_seconds: how long the server may send nothing, on all connections of the process. One below what the
+            server takes for a draw fails draws, as a flush to its disk takes milliseconds.
+        lock_wait_seconds: the longest wait of the server's own for a lock.
+    """
+
+    timeout_seconds: float = 1.0
+    lock_wait_seconds: float = 1.0
+
+    @property
+    def draw_seconds(self) -> float:
+        """The longest that a draw waits for one server."""
+        return self.timeout_seconds + self.lock_wait_seconds
+
+    @property
+    def cancel_seconds(self) -> float:
+        """After which an attempt to connect in an event loop is cancelled: not before the driver ends it by itself."""
+        return math.ceil(self.draw_seconds) + 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What no user sets: the waits within a draw's time, and how many connections there are.
+
+    Attributes:
+        several_round_trips_seconds: what opening a connection, and inspecting a table, are given at least.
+        recheck_seconds: after which a draw that waits for a connection checks whether there is still one to wait for.
+        server_full_seconds: after which a server that let in no more connections is asked for one again.
+        max_connections: how many a process keeps to one server; draws beyond wait for one to be given back.
+        max_connecting: how many are opened at once: each takes several round trips, and a draw but one.
+        start_tolerance_seconds: how far two readings of one server's start may lie apart: its uptime has whole seconds.
+    """
+
+    several_round_trips_seconds: float = 0.05
+    recheck_seconds: float = 0.25
+    server_full_seconds: float = 1.0
+    max_connections: int = 16
+    max_connecting: int = 4
+    start_tolerance_seconds: float = 2.0
+
+
+TIMING: Final = Timing()

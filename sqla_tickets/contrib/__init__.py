@@ -1,0 +1,1 @@
+"""Extensions for other libraries: Prometheus and OpenTelemetry."""

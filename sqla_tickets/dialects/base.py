@@ -1,0 +1,669 @@
+"""What a kind of database owes: `TicketDialect`, the base class of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    ClauseElement,
+    Dialect,
+    Executable,
+    Insert,
+    String,
+    Table,
+    and_,
+    bindparam,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from ..arguments import name_of_sequence
+from ..errors import TicketArgumentError
+from .facts import Role, ServerFacts
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+LayoutName = Literal["replace", "counter"]
+
+#: The stub column of a table that has had one stride only, as Flickr's has it.
+STUB: Final = "stub"
+#: What stands in that column of each layout's row. Two values, so that a client which still believes in
+#: the layout that a table had before finds no row, instead of moving the wrong number.
+STUB_VALUES: Final[Mapping[LayoutName, str]] = {"replace": "a", "counter": "c"}
+#: What a ticket table's columns are called in a tombstone: statements that name the old ones fail.
+TOMBSTONE_COLUMNS: Final = ("high_water", "was_stub")
+#: Characters, more than any comment of ours has: no more of one is read.
+LONGEST_COMMENT: Final = 10_000
+
+
+class ErrorKind(enum.Enum):
+    """The meaning of a driver's error for a draw."""
+
+    ACCESS_DENIED = "a missing privilege"
+    DEADLOCK = "a deadlock"
+    DISCONNECTED = "the connection, or the server, is gone"
+    DISK_FULL = "no space is left on its disk"
+    DUPLICATE_NUMBER = "the server issued a number that its table holds already"
+    EXHAUSTED = "no number is left"
+    INVALID_NAME = "no table can have such a name"
+    IN_USE = "another object depends on the table"
+    KILLED = "the server ended the statement early"
+    LOCK_TIMEOUT = "another session holds the ticket table"
+    READ_ONLY = "the server takes no writes"
+    SCHEMA_MISMATCH = "the table's columns have changed"
+    SYNTAX_ERROR = "the server did not understand the statement"
+    TABLE_MISSING = "there is no such table"
+    TIMEOUT = "no answer in time"
+    TOO_MANY_CONNECTIONS = "the server accepts no more connections"
+
+
+class TableShape(NamedTuple):
+    """A ticket table that is to be created, as far as its statements have to know.
+
+    Attributes:
+        name: of the sequence, and so of the table.
+        layout: how it is drawn from.
+        comment: its metadata.
+        seed: the number that its row begins with.
+        start: no ticket is below it.
+        bits: 32 or 64.
+        engine: the storage engine, on MySQL and MariaDB.
+        stub: the name of the stub column. It is never quoted: SQLite takes an unknown name in double quotes
+            for a text.
+    """
+
+    name: str
+    layout: LayoutName
+    comment: str
+    seed: int
+    start: int
+    bits: int
+    engine: str
+    stub: str
+
+    @property
+    def largest(self) -> int:
+        """The largest ticket: of unsigned 32 bits, or of the signed 64 that all servers have."""
+        return 2**32 - 1 if self.bits == 32 else 2**63 - 1
+
+
+class Statement:
+    """SQL for a driver's cursor: its text, and its parameters in the driver's own form.
+
+    Args:
+        text: as the driver wants it.
+        positions: the names of the parameters in their order; None where the driver takes names.
+        values: of parameters that are known already.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        positions: Sequence[str] | None = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.text, self._positions, self._values = text, positions, values or {}
+
+    @classmethod
+    def compiled(cls, element: ClauseElement, dialect: Dialect) -> Statement:
+        """An element of SQLAlchemy's as a statement for a dialect."""
+        compiled = element.compile(dialect=dialect)
+        if not isinstance(compiled, SQLCompiler):  # DDL has no parameters
+            return cls(str(compiled))
+        positions = compiled.positiontup or () if compiled.positional else None
+        return cls(str(compiled), positions, compiled.params)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def parameters(self, **values: int | str) -> tuple[Any, ...] | dict[str, Any]:
+        """The parameters as a tuple or a dict; always one of them, as ``%%`` stays doubled without."""
+        given = {**self._values, **values}
+        if self._positions is None:
+            return given
+        return tuple(given[name] for name in self._positions)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The quickest arguments of ``cursor.execute()`` for a statement without parameters.
+
+        A driver that is handed none at all does not look into the text for their places.
+        """
+        return (self.text, self.parameters()) if "%" in self.text else (self.text,)
+
+
+class _Template(Executable, ClauseElement):
+    """A text with the places of parameters, as `TicketDialect.bound` marks them."""
+
+    inherit_cache = False
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@compiles(_Template)
+def _write_parameters(element: _Template, compiler: SQLCompiler, **kw: Any) -> str:
+    def insert(found: re.Match[str]) -> str:
+        type_ = BigInteger() if found[1] == "span" else String()
+        return str(compiler.process(bindparam(found[1], type_=type_)))
+
+    return re.sub(r"\0(\w+)\0", insert, element.text)
+
+
+#: What every kind of server, or the system below it, says without a code of its own.
+_TEXTS: Final = {
+    r"too many (clients|connections)|remaining connection slots": ErrorKind.TOO_MANY_CONNECTIONS,
+    # ENOSPC, in what servers say of a file that they could not write
+    r"\b(errno|errcode|error):? 28\b|no space left on device": ErrorKind.DISK_FULL,
+    # no code tells a time-out from a lost connection; 110 is ETIMEDOUT
+    r"timed out|\btimeout\b|system error: 110\b": ErrorKind.TIMEOUT,
+}
+
+
+#: How many compiled statements are kept for each engine.
+MAX_COMPILED: Final = 200
+_compiled: Final[WeakKeyDictionary[Dialect, dict[Hashable, Statement]]] = WeakKeyDictionary()
+
+
+class TicketDialect(ABC):
+    """Everything that depends on the kind of database, for one of SQLAlchemy's dialects.
+
+    Args:
+        sqlalchemy: the dialect of an engine. It knows the server's version from the first connection on.
+
+    Attributes:
+        is_embedded: whether the database is a file, or memory, of this process: never unresponsive, and its
+            driver survives no fork during a call of another thread.
+        has_plpgsql: whether it has functions in PL/pgSQL.
+        integers_have_64_bits: whether ``INTEGER`` holds every ticket.
+        ticket_type: of a column that holds every ticket.
+        name_type: of a column with names, which differ by case and accents.
+        maintenance_database: to be connected to while others are created; None where none is needed.
+        drop_database: the statement, with a place for the name.
+        synchronous_driver: what creates databases in place of an asynchronous driver.
+        default_port: which a URL need not name.
+        ping: the least statement with a row, and without parameters.
+        now: its clock in microseconds since 1970, as SQL.
+        layouts: those that a ticket table can have, the default first.
+        counter_kept_since: the first version whose AUTO_INCREMENT counter is on disk, and not only in memory.
+        read_only_variables: the server takes no writes unless all of them are OFF, or 0.
+        replica_takes_writes: whether a server that takes over another's writes takes those of clients, too.
+        encryption_advice: how a user has a connection encrypted.
+        begin: what begins a transaction in which tables are created and dropped; None where there is none. Then
+            a ticket table is turned into a tombstone, and back, by one atomic ``ALTER TABLE``.
+        returns_counter: whether a counter that was raised comes back as a row, and not as ``lastrowid``.
+        error_codes: what the server's codes mean.
+        error_texts: what its messages mean that have no code: regular expressions over lower-case text.
+    """
+
+    is_embedded: ClassVar[bool] = False
+    has_plpgsql: ClassVar[bool] = False
+    integers_have_64_bits: ClassVar[bool] = False
+    ticket_type: ClassVar[str] = "BIGINT"
+    name_type: ClassVar[str] = "VARCHAR(255)"
+    maintenance_database: ClassVar[str | None] = None
+    drop_database: ClassVar[str] = "DROP DATABASE {}"
+    synchronous_driver: ClassVar[str | None] = None
+    default_port: ClassVar[int | None] = None
+    ping: ClassVar[str] = "SELECT 1"
+    now: ClassVar[str] = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
+    layouts: ClassVar[tuple[LayoutName, ...]] = ("counter",)
+    counter_kept_since: ClassVar[tuple[int, ...] | None] = None
+    read_only_variables: ClassVar[tuple[str, ...]] = ()
+    replica_takes_writes: ClassVar[bool] = False
+    encryption_advice: ClassVar[str] = "Have its driver encrypt, and verify the certificate."
+    begin: ClassVar[str | None] = "BEGIN"
+    returns_counter: ClassVar[bool] = True
+    error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {}
+    error_texts: ClassVar[Mapping[str, ErrorKind]] = {}
+
+    def __init__(self, sqlalchemy: Dialect) -> None:
+        self.sqlalchemy = sqlalchemy
+
+    @classmethod
+    def of(cls, sqlalchemy: Dialect) -> TicketDialect:
+        """The dialect object; a class may choose a subclass by what the server turned out to be."""
+        return cls(sqlalchemy)
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of database: SQLAlchemy's, or more exactly."""
+        return self.sqlalchemy.name
+
+    # -- errors
+
+    def error_code(self, error: BaseException) -> int | str | None:
+        """The server's code for an error, wherever the driver keeps it; None when there is none."""
+        return None
+
+    def error_kind(self, error: BaseException) -> ErrorKind:
+        """The `ErrorKind` of a driver's error; ``DISCONNECTED`` when nothing better is known."""
+        if isinstance(error, TimeoutError):
+            return ErrorKind.TIMEOUT
+        if isinstance(error, UnicodeError):  # the connection's characters are others
+            return ErrorKind.INVALID_NAME
+        code = self.error_code(error)
+        if code is not None and code in self.error_codes:
+            return self.error_codes[code]
+        text = str(error).lower()
+        texts = {**self.error_texts, **_TEXTS}
+        return next(
+            (kind for pattern, kind in texts.items() if re.search(pattern, text)),
+            ErrorKind.DISCONNECTED,
+        )
+
+    def missing_grant(
+        self, error: BaseException, database: str | None, user: str | None
+    ) -> str | None:
+        """The statement that gives a user the privilege whose lack is the error, if the server names it."""
+        return None
+
+    # -- connections
+
+    @classmethod
+    def is_in_memory(cls, url: URL) -> bool:
+        """Whether the database lives in one connection, which everybody has to share."""
+        return False
+
+    @classmethod
+    def dbapi_module(cls, driver: str) -> object:
+        """What stands in for the module of a synchronous driver; None for the module itself."""
+        return None
+
+    def address(self, url: URL) -> Hashable | None:
+        """The address of a URL: equal for two that lead to one database; None where it does not tell."""
+        if url.host is None and url.database is None:  # it has a creator, or a service file
+            return None
+        return url.host, url.port or self.default_port, url.database
+
+    @abstractmethod
+    def set_connect_defaults(self, kw: dict[str, Any], timeout: float, lock_wait: float) -> None:
+        """Give the driver what a URL leaves out: time-outs, and that several statements may be one packet.
+
+        Args:
+            kw: the keyword arguments of the driver's ``connect()``, which are changed.
+            timeout: seconds without an answer, after which a server has failed.
+            lock_wait: how many seconds more a statement may wait for a lock.
+        """
+
+    @abstractmethod
+    def set_up_session(
+        self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
+    ) -> None:
+        """Make a new connection, which SQLAlchemy has put into autocommit, one to draw with.
+
+        Args:
+            connection: the driver's.
+            cursor: of the connection.
+            lock_wait: how many seconds a statement waits for another client's lock, at most.
+        """
+
+    # -- the server
+
+    def identity(self) -> Statement | None:
+        """One row that tells this run of the server from others; None where there is no server.
+
+        Its columns: a name; when it was started, in seconds by its own clock; the identity of its cluster, or
+        NULL; which members of it are connected.
+        """
+        return None
+
+    def group_name(self) -> Statement | None:
+        """One row with the name of the server's group, where `identity` does not tell; an error without one."""
+        return None
+
+    def durability(self) -> Statement | None:
+        """One row: a variable by which a crash can lose commits, and its number; None where there is none."""
+        return None
+
+    def is_durable(self, found: int) -> bool:
+        """Whether the variable that `durability` asks for has a number with which no commit is lost."""
+        return True
+
+    def read_only(self) -> Statement | None:
+        """Rows of (variable, value) that are OFF, or 0, while the server takes writes; None where it always does."""
+        return None
+
+    def facts(self, cursor: DBAPICursor, database: str | None) -> ServerFacts:
+        """The server's report on itself and its user, as far as a doctor can judge it."""
+        return ServerFacts()
+
+    # -- users
+
+    @classmethod
+    def table_privileges(cls, role: Role) -> tuple[str, ...]:
+        """The privileges that a user of that role needs on the tables of a ticket database."""
+        return ("SELECT",) if role == "monitor" else ("SELECT", "INSERT", "UPDATE")
+
+    @classmethod
+    def server_privileges(cls, role: Role) -> tuple[str, ...]:
+        """The privileges, or the roles, on the whole server that it needs besides those."""
+        return ()
+
+    @classmethod
+    def grants(
+        cls, role: Role, *, user: str, database: str, host: str, owner: str, schema: str
+    ) -> list[str]:
+        """The statements that give an existing user what the role needs, and no more.
+
+        Raises:
+            TicketArgumentError: there are no users, or a name cannot be quoted.
+        """
+        raise TicketArgumentError(f"{cls.__name__} has no users to whom privileges are granted")
+
+    @classmethod
+    def quoted_user(cls, user: str | None) -> str:
+        """A user's name in a GRANT."""
+        return f'"{user}"'
+
+    @classmethod
+    def grant_target(cls, database: str | None, table: str) -> str:
+        """What a GRANT names that a ticket table, or ``*`` for all, needs."""
+        return "ALL TABLES IN SCHEMA" if table == "*" else f'"{table}"'
+
+    @classmethod
+    def set_global(cls, name: str, value: object) -> str:
+        """The statement that changes a variable of the server."""
+        return f"ALTER SYSTEM SET {name} = {value}"
+
+    # -- text
+
+    def statement(self, text: str) -> Statement:
+        """A text of this dialect as a statement."""
+        if "\0" not in text:
+            return Statement(text)
+        return self.compiled(text, lambda: _Template(text))
+
+    def compiled(self, key: Hashable, make: Callable[[], ClauseElement]) -> Statement:
+        """An element of SQLAlchemy's as a statement; compiling it takes longer than many a round trip.
+
+        Args:
+            key: tells its text from others.
+            make: makes it, unless the statement is kept from an earlier call.
+        """
+        kept = _compiled.setdefault(self.sqlalchemy, {})
+        found = kept.get(key)
+        if found is None:
+            if len(kept) >= MAX_COMPILED:
+                kept.clear()
+            found = kept[key] = Statement.compiled(make(), self.sqlalchemy)
+        return found
+
+    def script(self, statement: Statement) -> str:
+        """A statement without parameters as a script has it."""
+        doubled = self.sqlalchemy.paramstyle in ("format", "pyformat")
+        return statement.text % () if doubled else statement.text
+
+    def quoted(self, name: str) -> str:
+        """A name in a statement's text: always in quotes."""
+        return self.sqlalchemy.identifier_preparer.quote_identifier(name)
+
+    def table(self, name: str) -> str:
+        """The name of a ticket table in a statement's text.
+
+        Raises:
+            TicketArgumentError: no table can have it.
+        """
+        return self.quoted(name_of_sequence(name))
+
+    def literal(self, text: str) -> str:
+        """A text in a statement's text."""
+        compiler = self.sqlalchemy.statement_compiler(self.sqlalchemy, None)
+        return compiler.render_literal_value(text, String())
+
+    def bound(self, name: Literal["span", "table"]) -> str:
+        """The place of a parameter: ``span`` is a number, ``table`` a text."""
+        return f"\0{name}\0"
+
+    # -- a ticket table
+
+    def create_table(self, table: TableShape) -> list[Statement]:
+        """Create a ticket table with its row and its comment, to be sent within `transaction`."""
+        name = self.table(table.name)
+        create = self.statement(f"CREATE TABLE {name} ({self._counter_columns(table)}\n)")
+        row = self.insert_row(table.name, table.layout, table.seed, table.stub)
+        return [create, row, *self.comment_on(table.name, table.comment)]
+
+    def _counter_columns(self, table: TableShape) -> str:
+        if table.layout not in self.layouts:
+            raise self._has_no_replace()
+        return (
+            f"\n\t{table.stub} CHAR(1) NOT NULL PRIMARY KEY"
+            f",\n\tid BIGINT NOT NULL CHECK (id > 0 AND id <= {table.largest})"
+        )
+
+    def _has_no_replace(self) -> TicketArgumentError:
+        return TicketArgumentError(
+            f"layout='replace' needs MySQL or MariaDB, not {self.sqlalchemy.name}: use 'counter'"
+        )
+
+    def insert_row(self, name: str, layout: LayoutName, number: int, stub: str = STUB) -> Statement:
+        """Give an empty ticket table its row."""
+        values = f"({number}, '{STUB_VALUES[layout]}')"
+        return self.statement(f"INSERT INTO {self.table(name)} (id, {stub}) VALUES {values}")
+
+    @abstractmethod
+    def comment_on(self, name: str, comment: str) -> list[Statement]:
+        """Write a table's comment where it is not part of its text, as it is on SQLite."""
+
+    def drop_table(self, name: str) -> Statement:
+        """Drop a table, if it is there."""
+        return self.statement(f"DROP TABLE IF EXISTS {self.table(name)}")
+
+    @abstractmethod
+    def describe_table(self, name: str) -> Statement:
+        """A row per column of the table ``:table``: name, whether unique, whether it counts, comment, type.
+
+        Raises:
+            TicketArgumentError: no table can have that name.
+        """
+
+    @abstractmethod
+    def list_tables(self) -> Statement:
+        """Rows of (name, comment) of the tables whose comment names this package."""
+
+    def show_definition(self, name: str) -> Statement | None:
+        """A quick statement whose row's second column is the table as it was created; None where there is none."""
+        return None
+
+    def split_definition(self, text: str) -> tuple[str, int | None]:
+        """What `show_definition` shows without the next number, and the least that this can be; None of a counter."""
+        return text, None
+
+    def read_row(
+        self, name: str, layout: LayoutName, stub: str = STUB, *, lock: bool = False
+    ) -> Statement:
+        """The number that the table's row holds: the largest ticket that it shows.
+
+        Args:
+            name: of the sequence.
+            layout: of its table.
+            stub: the name of the stub column.
+            lock: whether to see what others are about to commit.
+        """
+        where = f"{stub} = '{STUB_VALUES[layout]}'"
+        end = " FOR UPDATE" if lock else ""
+        return self.statement(f"SELECT id FROM {self.table(name)} WHERE {where}{end}")
+
+    # -- drawing
+
+    def keeps_counter(self) -> bool:
+        """Whether the counter of the layout ``replace`` outlives a restart, and follows ids that are named."""
+        return True
+
+    def replace_ticket(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+        """Flickr's statement. The ticket is in the OK packet, which is the cursor's ``lastrowid``."""
+        raise self._has_no_replace()
+
+    def replace_up_to(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+        """The last ticket of a block, ``:span`` above the one that the statement before has drawn."""
+        raise self._has_no_replace()
+
+    def advance_counter(self, name: str, span: int | None = None, stub: str = STUB) -> Statement:
+        """Raise the counter row and learn where it stands now, in one atomic step.
+
+        Args:
+            name: of the sequence.
+            span: how far; None for a parameter ``:span``.
+            stub: the name of its stub column.
+        """
+        return self.statement(self._advance(name, "id + {}", span, stub) + " RETURNING id")
+
+    def _advance(self, name: str, number: str, span: int | None, stub: str) -> str:
+        new = number.format(self.bound("span") if span is None else span)
+        where = f"{stub} = '{STUB_VALUES['counter']}'"
+        return f"UPDATE {self.table(name)} SET id = {new} WHERE {where}"
+
+    def raise_counter(self, name: str, number: int, stub: str = STUB) -> Statement:
+        """Raise the counter row to a number; a row that is above it stays."""
+        where = f"{stub} = '{STUB_VALUES['counter']}' AND id < {number}"
+        return self.statement(f"UPDATE {self.table(name)} SET id = {number} WHERE {where}")
+
+    # -- clusters
+
+    def cluster_variables(self) -> Statement | None:
+        """Rows of (variable, value) that tell of a cluster in which others write, too; None where there is none."""
+        return None
+
+    def catch_up(self, cluster: Mapping[str, str]) -> Statement | None:
+        """Make later statements of a connection see every commit that the server's cluster has agreed on."""
+        return None
+
+    # -- tables of SQLAlchemy's
+
+    def table_options(self) -> dict[str, str]:
+        """The dialect's keyword arguments of a `Table` that is created."""
+        return {}
+
+    @abstractmethod
+    def upsert_largest(
+        self, table: Table, rows: Sequence[Mapping[str, Any]], value: str, same: str
+    ) -> Insert:
+        """Insert rows; where one is there, raise its ``value``, unless its ``same`` differs. Nothing is lowered.
+
+        Args:
+            table: with a primary key.
+            rows: values by the names of its columns.
+            value: the name of the column that is raised.
+            same: the name of the column in which both have to agree.
+        """
+
+    def utc_of_milliseconds(self, number: str) -> str:
+        """SQL for the time in UTC, whatever the zone of the session, of milliseconds since 1970.
+
+        Args:
+            number: SQL for the milliseconds.
+        """
+        return f"(TIMESTAMP '1970-01-01 00:00:00' + ({number}) * INTERVAL '1 millisecond')"
+
+    # -- tombstones
+
+    def create_tombstone(self, name: str, comment: str) -> list[Statement]:
+        """Create a tombstone where there is no table yet."""
+        text = f"CREATE TABLE {self.table(name)} ({self._tombstone_columns()})"
+        return [self.statement(text), *self.comment_on(name, comment)]
+
+    def _tombstone_columns(self) -> str:
+        number, stub = TOMBSTONE_COLUMNS
+        return f"{number} BIGINT NOT NULL, {stub} CHAR(1) NOT NULL"
+
+    def replace_by_tombstone(self, name: str, comment: str) -> list[Statement]:
+        """Put a tombstone in the place of a ticket table, or of another tombstone."""
+        return [self.drop_table(name), *self.create_tombstone(name, comment)]
+
+    def open_table(self, table: TableShape) -> list[Statement]:
+        """Put a ticket table in the place of a tombstone."""
+        return [self.drop_table(table.name), *self.create_table(table)]
+
+    def table_parts(self, name: str) -> Statement:
+        """Rows of (kind, name) of what `alter_to_tombstone` takes away: indexes, CHECKs; and the type of ``id``."""
+        raise NotImplementedError
+
+    def alter_to_tombstone(
+        self, name: str, comment: str, stub: str, keys: Sequence[str], checks: Sequence[str]
+    ) -> Statement:
+        """Make a tombstone of a ticket table in one atomic step, where `begin` is None.
+
+        Args:
+            name: of the sequence.
+            comment: what is to be read on it.
+            stub: the name of its stub column.
+            keys: the names of the table's indexes.
+            checks: the names of its CHECK constraints.
+        """
+        raise NotImplementedError
+
+    # -- locks
+
+    def lock_table(self, name: str, reads: str | None = None) -> Statement | None:
+        """Wait for every client that uses the table, and keep all others out; None where `begin` does.
+
+        A session's `set_up_session` bounds the wait.
+
+        Args:
+            name: of the sequence.
+            reads: another table that is read under the lock, and that no client may write to.
+        """
+        return None
+
+    def unlock_tables(self) -> Statement:
+        """The end of what `lock_table` began, where that is not the end of a transaction."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def transaction(self, cursor: DBAPICursor) -> Generator[None]:
+        """A transaction where the server has one for changes of tables."""
+        if self.begin is None:
+            yield
+            return
+        cursor.execute(self.begin, ())
+        try:
+            yield
+            cursor.execute("COMMIT", ())
+        except BaseException:
+            with contextlib.suppress(Exception):  # what is raised is what matters
+                cursor.execute("ROLLBACK", ())
+            raise
+
+    @contextlib.contextmanager
+    def exclusive(
+        self, cursor: DBAPICursor, name: str, reads: str | None = None
+    ) -> Generator[None]:
+        """Hold the lock of `lock_table` on a connection in autocommit."""
+        with self.transaction(cursor):
+            lock = self.lock_table(name, reads)
+            if lock is not None:
+                cursor.execute(lock.text, lock.parameters())
+            yield
+
+
+def raised_on_conflict(
+    insert: sqlite.Insert | postgresql.Insert, table: Table, value: str, same: str
+) -> Insert:
+    """`TicketDialect.upsert_largest` where there is ``ON CONFLICT``."""
+    old, new = table.c, insert.excluded
+    return insert.on_conflict_do_update(
+        index_elements=table.primary_key,
+        set_={value: new[value]},
+        where=and_(old[same] == new[same], old[value] < new[value]),
+    )
+
+
+def quoted_name(name: str, mark: str = '"') -> str:
+    """A name in a GRANT.
+
+    Raises:
+        TicketArgumentError: it cannot be quoted.
+    """
+    if not name or "\\" in name or not name.isprintable():
+        raise TicketArgumentError(f"{name!r} is not a valid name in a GRANT")
+    return f"{mark}{name.replace(mark, 2 * mark)}{mark}"

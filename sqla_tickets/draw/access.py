@@ -1,0 +1,458 @@
+"""Access to one ticket server: its connections, its identity and its health.
+
+It knows no draw, and of the other servers only what `Peers` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import URL, Engine
+
+from ..arguments import whole_number
+from ..concurrency import in_event_loop, off_the_loop, pause, random, within
+from ..connect.connection import Connection
+from ..connect.engines import address_of, engine_for
+from ..connect.failures import concerns_table, failure_of
+from ..connect.identity import Identity, KnownRuns
+from ..connect.pool import Connections
+from ..connect.timeouts import Timeouts
+from ..dialects import ErrorKind
+from ..errors import DrawAbandoned, TicketArgumentError, TicketError, TicketServerError
+from ..tables.context import ServerContext, StatementContext
+from .circuit_breaker import CircuitBreaker
+from .probes import Probes
+from .table_state import TicketTable
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+log = logging.getLogger("sqla_tickets.draw.server")
+T = TypeVar("T")
+
+#: MySQL manual 19.1.6.2: the largest auto_increment_increment.
+LARGEST_STRIDE: Final = 65535
+
+#: Is told which server broke a promise for which sequence, and how.
+OnQuarantine: TypeAlias = "Callable[[ServerAccess, str, TicketError], None]"
+
+
+class Peers(Protocol):
+    """A server's view of the other servers of its pool: what it asks and tells them."""
+
+    @property
+    def margin(self) -> int:
+        """How many numbers above the last mark of a table may have been issued."""
+        ...
+
+    def bound_lead(self, server: ServerAccess, table: TicketTable, last: int, /) -> None:
+        """Wait until the peers that answer know of nearly all tickets up to one that is to be handed out."""
+        ...
+
+    def on_accepted(self, server: ServerAccess, table: TicketTable, now: float, /) -> None:
+        """Tickets were accepted at or after the table's ``write_due``."""
+        ...
+
+    def on_new_generation(self, server: ServerAccess, /) -> None:
+        """The server leads to another one than before, or was started again."""
+        ...
+
+    def on_return(self, server: ServerAccess, /) -> None:
+        """The server answers again after it had failed."""
+        ...
+
+    def read_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
+        """Ask the peers how far a table's tickets had been issued."""
+        ...
+
+    def verify_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
+        """Believe the answers that can be true."""
+        ...
+
+    def check_mark(self, server: ServerAccess, table: TicketTable, /) -> None:
+        """Check that a peer has given its mark of a table, or report that none could.
+
+        Raises:
+            TicketTableError: none could, and the pool requires that one does.
+        """
+        ...
+
+    def first_of_cluster(
+        self, server: ServerAccess, identity: Identity | None, /
+    ) -> ServerAccess | None:
+        """The server with a smaller offset that is a member of the same cluster."""
+        ...
+
+    def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable, /) -> bool:
+        """Whether the sequence was dropped and created anew since this process has drawn from a table."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """A ticket server as the user specifies it for a pool.
+
+    Args:
+        bind: a URL, an ``Engine`` or an ``AsyncEngine``.
+        offset: which residue class it owns, 1 to the pool's stride; by default its position, counted
+            from 1, in the pool's list.
+
+    Raises:
+        TicketArgumentError: an offset that is none.
+    """
+
+    bind: str | URL | Engine | AsyncEngine = field(repr=False)  # it may hold a password
+    offset: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.offset is not None:
+            whole_number("ServerSpec: offset", self.offset, 1, LARGEST_STRIDE)
+
+
+class ServerAccess:
+    """Access to one ticket server, and what this process knows of the server; it is built as a `TicketServer`.
+
+    It connects to nothing at first.
+
+    Attributes:
+        offset: which residue class it owns.
+        alive_at: when it last answered anything, by ``time.monotonic()``.
+        probes: which ping it in the background.
+        identity: which database server the last new connection has led to; None before the first,
+            and where it does not tell.
+        generation: counts the changes of that, restarts included; members of one cluster are one server.
+        returns: how often it has answered again after it had failed, was started again, or led elsewhere.
+        tables: what is known of each sequence's table, by the sequence's name.
+    """
+
+    def __init__(self, spec: ServerSpec, position: int, stride: int, timeouts: Timeouts) -> None:
+        self._bind = spec.bind
+        self.offset = position if spec.offset is None else spec.offset
+        self.engine, self.timeouts = engine_for(self._bind, timeouts), timeouts
+        self.connections = Connections(self.engine, str(self), timeouts)
+        #: Whether its driver is synchronous, and no two threads share a connection.
+        self._is_direct = not self.engine.dialect.is_async and self.connections.alone is None
+        self.context = ServerContext(str(self), self.engine.dialect, stride, self.offset)
+        self.breaker = CircuitBreaker()
+        self.probes = Probes()
+        self.alive_at = 0.0
+        self.identity: Identity | None = None
+        self._known_runs: KnownRuns | None = None
+        self.generation, self.returns = 1, 0
+        self._peers: Callable[[], Peers | None] = lambda: None
+        self._on_quarantine: OnQuarantine | None = None
+        self.tables: dict[str, TicketTable] = {}
+
+    def __str__(self) -> str:
+        """The name in messages, logs and metrics: no user, no password, no options."""
+        url = self.engine.url
+        host = (url.host or "") + (f":{url.port}" if url.port else "")
+        return f"{url.get_backend_name()}://{host}/{url.database or ''} (offset {self.offset})"
+
+    def table(self, name: str) -> TicketTable:
+        """The state of the sequence's table, as this process knows it."""
+        known = self.tables.get(name)
+        if known is None:
+            new = TicketTable(name, self.context.stride, self.context.offset)
+            known = self.tables.setdefault(name, new)
+        return known
+
+    def known_sequences(self) -> list[str]:
+        """The sequences that this process has asked this server about."""
+        return list(self.tables)
+
+    def known_tables(self) -> list[TicketTable]:
+        """The states of the tables that this process has asked this server about."""
+        return list(self.tables.values())
+
+    def is_well(self, name: str) -> bool:
+        """Whether neither the server nor the sequence's table has failed lately."""
+        table = self.table(name)
+        if self.breaker.reason is not None or table.quarantine is not None:
+            return False
+        return table.breaker.state != "open"  # an error of a table comes at once: just try
+
+    def not_to_be_asked(self, name: str) -> TicketError | None:
+        """Why this server gets no forced trial: a quarantined table, or no answer."""
+        quarantine = self.table(name).quarantine
+        if quarantine is not None:
+            return quarantine
+        return self.breaker.reason if self.breaker.timed_out else None
+
+    def is_raised_fence(self, mark: int) -> bool:
+        """Whether a mark is no ticket of this server, but what `TableAccess.raise_fence` made of one."""
+        return (mark - self.context.offset) % self.context.stride != 0
+
+    def is_database_of(self, engine: Engine) -> bool:
+        """Whether this SQLite server is the very database that ``engine`` works on."""
+        return self.context.dialect.is_embedded and address_of(self.engine) == address_of(engine)
+
+    def is_also(self, other: ServerAccess, answered: Identity | None = None) -> bool:
+        """Whether both addresses lead to one database now, as far as servers tell; then they are set back together.
+
+        Args:
+            other: server of the pool.
+            answered: the one that has answered at this address; None for the one that it leads to now.
+        """
+        identity = answered or self.identity
+        return (
+            identity is not None
+            and identity.is_same_run(other.identity)
+            and self.engine.url.database == other.engine.url.database
+        )
+
+    def leads_to(self, answered: Identity | None) -> bool:
+        """Whether the address still leads to the server, or the cluster, that has answered, as far as servers tell."""
+        return (
+            answered is None
+            or answered.is_same_run(self.identity)
+            or answered.shares_cluster(self.identity)
+        )
+
+    # -- connections
+
+    def connect(self, *, afresh: bool = False) -> Connection:
+        """A connection of its own, which the hedging monitor does not poll.
+
+        Args:
+            afresh: whether to open it, even where one is idle.
+
+        Raises:
+            TicketError: there is none, and the breaker has been told.
+        """
+        try:
+            connection = self.connections.open() if afresh else self.connections.acquire()
+        except Exception as error:
+            raise self.failed(None, self.context.dialect.error_kind(error), error) from error
+        if connection.generation != self.generation:
+            self.recognised(connection)
+        return connection
+
+    def use(self, work: Callable[[StatementContext], None]) -> None:
+        """Send statements that draw nothing; their failures open no breaker.
+
+        Args:
+            work: gets a connection in autocommit. It may be done again after a lost one.
+
+        Raises:
+            TicketError: there is no connection; that counts for the breaker.
+            Exception: the driver's.
+        """
+
+        def on(connection: Connection) -> None:
+            work(self.context.over(connection.cursor, connection.identity))
+
+        if self.engine.dialect.is_async and in_event_loop():
+            within(self.timeouts.draw_seconds, lambda: self._run(on))  # no driver need end it
+        else:
+            self._off_the_loop(lambda: self._run(on))
+
+    def _run(self, work: Callable[[Connection], T], attempts: int = 1) -> T:
+        """Do something with a connection of its own, and after a lost one that was idle with a new one.
+
+        Args:
+            work: what is done.
+            attempts: how often it is done while deadlocks and lock waits are all that happens.
+
+        Raises:
+            TicketError: there is no connection; that counts for the breaker.
+            Exception: of ``work``.
+        """
+        with self.connections.alone or contextlib.nullcontext():
+            was_lost = False
+            while True:
+                connection = self.connect(afresh=was_lost)
+                try:
+                    result = work(connection)
+                except TicketError:
+                    self.connections.release(connection)
+                    raise
+                except Exception as error:
+                    self.connections.discard(connection)
+                    attempts -= 1
+                    kind = self.context.dialect.error_kind(error)
+                    if kind is ErrorKind.DISCONNECTED and connection.reused:
+                        # it may have been idle for hours, and so may the others
+                        self.connections.close_idle()
+                        was_lost = True
+                    elif kind in (ErrorKind.DEADLOCK, ErrorKind.LOCK_TIMEOUT) and attempts > 0:
+                        # spreads retries, guards no secret
+                        pause(random.uniform(0, TIMING.retry_pause_seconds))
+                    else:
+                        raise
+                except BaseException:
+                    self.connections.discard(connection)
+                    raise
+                else:
+                    self.connections.release(connection)
+                    return result
+
+    def _off_the_loop(self, work: Callable[[], T]) -> T:
+        if in_event_loop():
+            return work() if self.engine.dialect.is_async else off_the_loop(work)
+        if self.engine.dialect.is_async:
+            raise TicketArgumentError(
+                f"{self} has an async driver, which only an AsyncSession or an AsyncConnection can wait"
+                " for: from synchronous code use a pool with a synchronous driver"
+            )
+        return work()
+
+    def new_connections(self) -> Connections:
+        """Connections that share nothing with the others, where the pool was given a URL."""
+        own = isinstance(self._bind, (str, URL))
+        engine = engine_for(self._bind, self.timeouts) if own else self.engine
+        return Connections(engine, str(self), self.timeouts)
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self.connections.close_all()
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: leave the parent's connections and locks alone."""
+        self.connections.abandon()
+        unfinished = getattr(self.engine.dialect, "server_version_info", None) is None
+        if unfinished and isinstance(self._bind, (str, URL)):
+            # another thread may have been about to learn the server's version; it is not here
+            self.engine = engine_for(self._bind, self.timeouts)
+            self.connections = Connections(self.engine, str(self), self.timeouts)
+            self.context = replace(self.context, sqlalchemy=self.engine.dialect)
+        for table in self.known_tables():
+            table.reinit_after_fork()
+        self.probes = Probes()
+
+    # -- which server it is
+
+    def recognise(self, connection: Connection) -> None:
+        """Begin a new generation when a connection leads to another server, or it was started again.
+
+        Raises:
+            TicketServerError: it leads to a cluster that is another server of the pool.
+        """
+        generation, identity, runs = self.generation, connection.identity, self._known_runs
+        if identity is not None:
+            is_new = not connection.generation
+            if runs is None or not runs.has(identity, is_new=is_new):
+                generation += runs is not None
+                # the generation first: a thread that finds the run known must find its generation begun
+                self.generation, self.identity = generation, identity
+                self._known_runs = (
+                    KnownRuns(identity)
+                    if runs is None
+                    else runs.followed_by(identity, is_new=is_new)
+                )
+                peers = self._peers()
+                if peers is not None:
+                    peers.on_new_generation(self)
+                if runs is not None:  # it may be one that has told nothing yet
+                    self._has_come_back()
+            self.refuse_duplicate(identity)
+        connection.generation = generation
+
+    def recognised(self, connection: Connection) -> Connection:
+        """This connection; it is discarded if `recognise` refuses it."""
+        try:
+            self.recognise(connection)
+        except TicketError:
+            self.connections.discard(connection)
+            raise
+        return connection
+
+    def recheck_duplicates(self) -> None:
+        """Begin a new generation, so that every connection is compared with the other servers again."""
+        self.generation += 1
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether it was refused as a member of another server's cluster."""
+        reason = self.breaker.reason
+        return reason is not None and reason.kind == "duplicate"
+
+    def refuse_duplicate(self, identity: Identity | None) -> None:
+        """Check that a connection leads to no cluster that is another server of the pool already."""
+        peers = self._peers()
+        first = None if peers is None else peers.first_of_cluster(self, identity)
+        if first is None:
+            return
+        assert identity is not None
+        error = TicketServerError(
+            f"{self} and {first} are members of one cluster ({identity.cluster}), which is one ticket server:"
+            f" expected independent servers. {self} is not drawn from: a cluster that is begun anew from a"
+            " member that was behind sets back both, and the marks on them. Give the pool one address for the"
+            " whole cluster, and an independent server in place of the other"
+        )
+        error.kind = "duplicate"
+        self.breaker.record_failure(error, refused=True)
+        raise error
+
+    # -- how it is
+
+    def failed(self, name: str | None, kind: ErrorKind, error: Exception | None) -> TicketError:
+        """Translate a driver's error, and record the failure on the right breaker."""
+        if kind is ErrorKind.INVALID_NAME and name is None:  # the host's, or the user's
+            kind = ErrorKind.DISCONNECTED
+        failure = failure_of(kind, error, str(self), self.engine.url, name, self.context.dialect)
+        failure.kind = kind.name.lower()
+        if kind is ErrorKind.INVALID_NAME:
+            return failure
+        if name is None or not concerns_table(kind):
+            self.breaker.record_failure(
+                failure, timed_out=kind is ErrorKind.TIMEOUT, refused=name is None
+            )
+        elif kind is ErrorKind.DUPLICATE_NUMBER:
+            self.quarantine(self.table(name), failure)
+        else:
+            self.table(name).breaker.record_failure(failure)
+        return failure
+
+    def abandoned(self, name: str, seconds: float) -> DrawAbandoned:
+        """The error of a draw that was not waited for any longer."""
+        return DrawAbandoned(
+            f"{self}: no answer to a draw of {name!r} for {seconds:.3f} s: is it overloaded or frozen,"
+            " or does another session hold the ticket table?"
+        )
+
+    def quarantine(self, table: TicketTable, error: TicketError) -> None:
+        """Quarantine a table until an operator has repaired it; distrust buffered tickets."""
+        table.quarantine = error
+        if self._on_quarantine is not None:
+            self._on_quarantine(self, table.name, error)
+        log.critical("%s", error)
+
+    def is_alive_again(self) -> None:
+        """Close its breaker on trial: it has answered a probe."""
+        was_away = not self.breaker.is_closed
+        self.breaker.admit()
+        if was_away:
+            self._has_come_back()
+
+    def _has_recovered(self, table: TicketTable) -> None:
+        """Record a success after a failure."""
+        was_away = self.breaker.reason is not None
+        self.breaker.record_success()
+        table.breaker.record_success()
+        if was_away:
+            self._has_come_back()
+
+    def _has_come_back(self) -> None:
+        """Verify the tables that were verified without this server again, before their next ticket."""
+        self.returns += 1
+        peers = self._peers()
+        if peers is not None:
+            peers.on_return(self)
+
+    def _bound_lead(self, table: TicketTable, last: int) -> None:
+        """Hand out no ticket that the peers know too little of."""
+        peers = self._peers()
+        if peers is not None:
+            peers.bound_lead(self, table, last)
+
+    def _notify_peers(self, table: TicketTable, now: float) -> None:
+        """Tell the peers of new tickets."""
+        peers = self._peers()
+        if peers is not None:
+            peers.on_accepted(self, table, now)

@@ -1,0 +1,569 @@
+"""The buffer of each sequence: tickets that were drawn and are not used yet, and their refill.
+
+Each ticket leaves the buffer once. Its blocks are ranges that a lock guards; it is held for a few instructions, and
+never during a draw. The next tickets lie `Ready` one by one, where ``deque.popleft()`` guards each: Python promises
+that it is thread-safe, on free-threaded builds, too.
+
+A background thread or task fetches the next block as soon as half of a block is left, one fetch at a time for
+each sequence. No thread waits for it: a thread that finds the buffer empty draws for itself, and the buffer keeps
+the block that arrives late. Tasks of one event loop share a refill in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from weakref import WeakSet
+
+from sqlalchemy.util import await_only
+
+from ..arguments import BlockBounds
+from ..concurrency import current_loop, elapsed, owner_mark, threading
+from ..errors import TicketError, TicketsExhausted
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..events import DiscardReason
+
+log = logging.getLogger(__name__)
+
+#: Draws that many tickets of a sequence, or fewer.
+DrawBlocks: TypeAlias = "Callable[[str, int], list[range]]"
+#: Begins to fetch a block of a sequence in the background; False where that cannot be.
+BeginFetch: TypeAlias = "Callable[[str, Callable[[], None]], bool]"
+
+
+class Block(NamedTuple):
+    """Tickets, and when they become too old, by `elapsed`."""
+
+    tickets: range
+    expires: float
+
+
+def count(blocks: Iterable[Block]) -> int:
+    """How many tickets there are in some blocks."""
+    return sum([len(tickets) for tickets, _ in blocks])
+
+
+def divide(blocks: Iterable[Block], n: int) -> tuple[list[Block], list[Block]]:
+    """The first ``n`` tickets of some blocks, and the rest."""
+    first: list[Block] = []
+    rest: list[Block] = []
+    for tickets, expires in blocks:
+        if tickets[:n]:
+            first.append(Block(tickets[:n], expires))
+        if tickets[n:]:
+            rest.append(Block(tickets[n:], expires))
+        n = max(0, n - len(tickets))
+    return first, rest
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class _Refill:
+    """A block that is being drawn.
+
+    Attributes:
+        loop: whose tasks may wait for it.
+        spare: how many of its tickets no task waits for yet.
+        over: set when it has come, when its draw has failed, or has taken too long.
+        has_failed: whether its draw has.
+    """
+
+    __slots__ = ("_timer", "has_failed", "loop", "over", "spare")
+    _timer: asyncio.TimerHandle
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, spare: int) -> None:
+        self.loop, self.spare, self.over = loop, spare, asyncio.Event()
+        self.has_failed = False
+        self._count_down(TIMING.refill_loop_iterations)
+
+    def _count_down(self, iterations: int) -> None:
+        if iterations:
+            self._timer = self.loop.call_later(
+                TIMING.refill_wait_seconds / TIMING.refill_loop_iterations,
+                self._count_down,
+                iterations - 1,
+            )
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Let the waiting tasks check the buffer."""
+        self._timer.cancel()
+        self.spare = 0
+        self.over.set()
+
+
+class SharedRefills:
+    """Refills of one buffer that tasks of an event loop share.
+
+    Hundreds of tasks may find the buffer empty before the first of them has its answer. Each would draw a block,
+    of which it needs a ticket or two: so as many of them as a block will do for wait for the one that draws it.
+    Threads draw for themselves, as each of them waits for an answer anyway.
+    """
+
+    __slots__ = ("_under_way",)
+
+    def __init__(self) -> None:
+        self._under_way: list[_Refill] = []
+
+    @contextmanager
+    def refill(self, spare: int) -> Generator[None]:
+        """Draw a block inside of this, and buffer it.
+
+        Args:
+            spare: how many of its tickets are for others.
+        """
+        loop = current_loop()
+        if loop is None:
+            yield
+            return
+        refill = _Refill(loop, spare)
+        self._under_way.append(refill)
+        try:
+            yield
+        except BaseException:
+            refill.has_failed = True
+            raise
+        finally:
+            self._under_way.remove(refill)
+            refill.end()
+
+    def wait_for(self, n: int) -> bool:
+        """Wait until a block has come that has so many tickets to spare; False where none is on its way, or fails."""
+        loop = current_loop() if self._under_way else None
+        for refill in tuple(self._under_way):
+            if refill.loop is loop and refill.spare >= n:
+                refill.spare -= n
+                await_only(refill.over.wait())
+                return not refill.has_failed
+        return False
+
+
+class Ready:
+    """The next tickets of a sequence, which threads take one by one and without a lock.
+
+    See `until` before a ticket is popped, and after that whether this process owns it, as it may have been forked.
+
+    Attributes:
+        expires: when they become too old, by `elapsed`.
+        pop: takes the next one, and raises ``IndexError`` when there is none.
+        tickets: all of one block.
+        until: when they are too old, or there is something else to do: `SequenceBuffer.make_ready`.
+    """
+
+    __slots__ = ("_step", "expires", "pop", "tickets", "until")
+
+    def __init__(self, block: Block) -> None:
+        self.tickets, self._step = deque(block.tickets), block.tickets.step
+        self.pop, self.expires, self.until = self.tickets.popleft, block.expires, block.expires
+
+    def take(self, n: int) -> list[Block]:
+        """Up to ``n`` of them. Single ones that other threads take at the same time are not among them."""
+        taken: list[range] = []
+        with suppress(IndexError):
+            for _ in range(n):
+                ticket = self.pop()
+                if taken and ticket == taken[-1].stop:
+                    taken[-1] = range(taken[-1].start, ticket + self._step, self._step)
+                else:
+                    taken.append(range(ticket, ticket + self._step, self._step))
+        return [Block(tickets, self.expires) for tickets in taken]
+
+
+_NONE: Final = Block(range(0), math.inf)
+_expiry = attrgetter("expires")
+
+
+class SequenceBuffer:
+    """The buffered tickets of one sequence.
+
+    Args:
+        discarded: called with the number of dropped tickets, and the reason.
+
+    Attributes:
+        blocks: those behind the ready tickets, the oldest first: taking a block does not check those behind it.
+        is_low: whether it may be time to fetch the next block, as the last `make_ready` saw it.
+        is_open: whether it is still what is buffered of its sequence.
+        ready: the next tickets.
+        refills: what is on its way here.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_discarded",
+        "_lock",
+        "_no_fetch_before",
+        "_size",
+        "_sized_at",
+        "_took",
+        "blocks",
+        "is_low",
+        "is_open",
+        "ready",
+        "refills",
+    )
+
+    def __init__(
+        self,
+        discarded: Callable[[int, DiscardReason], object] = _ignore,
+    ) -> None:
+        self._lock, self._discarded, self.is_open = threading.Lock(), discarded, True
+        self.refills = SharedRefills()
+        self.ready, self.blocks = Ready(_NONE), list[Block]()
+        self._size = 0
+        self._sized_at = self._took = self._no_fetch_before = 0.0
+        self._arrived = self.is_low = False
+
+    # -- taking
+
+    def take(self, n: int) -> list[Block]:
+        """Up to ``n`` tickets, the oldest first."""
+        with self._lock:
+            dropped = self._drop_the_old()
+            taken = self.ready.take(n)
+            missing = n - count(taken)
+            while missing > 0 and self.blocks:
+                taken.append(self._split_oldest(missing))
+                missing -= len(taken[-1].tickets)
+        if dropped:
+            self._discarded(dropped, "age")
+        return taken
+
+    def _split_oldest(self, most: int) -> Block:
+        """Take so many tickets of the oldest block at most."""
+        tickets, expires = oldest = self.blocks[0]
+        if len(tickets) > most:
+            self.blocks[0] = Block(tickets[most:], expires)
+            return Block(tickets[:most], expires)
+        del self.blocks[0]
+        return oldest
+
+    def make_ready(self) -> bool:
+        """Have tickets ready, none of which is too old; False when there are none.
+
+        They last until half of a block is left: then it is time to fetch the next one, and `is_low` is set.
+        """
+        with self._lock:
+            dropped, spare = self._drop_the_old(), self._spare()
+            self.is_low = spare <= 0
+            if not self.ready.tickets and self.blocks:
+                most = TIMING.ready_tickets
+                self.ready = Ready(self._split_oldest(most if self.is_low else min(spare, most)))
+            self._check_again(self._no_fetch_before if self.is_low else math.inf)
+            is_ready = bool(self.ready.tickets)
+        if dropped:
+            self._discarded(dropped, "age")
+        return is_ready
+
+    def _check_again(self, at: float) -> None:
+        """Have `make_ready` called at that time, or when what is ready expires."""
+        self.ready.until = min(self.ready.expires, at)
+
+    def put(self, blocks: Sequence[Block]) -> None:
+        """Keep blocks, unless nothing is to be held any more."""
+        with self._lock:
+            is_open = self.is_open
+            for block in blocks if is_open else ():
+                insort(self.blocks, block, key=_expiry)
+        if not is_open:
+            self._discarded(count(blocks), "dropped")
+
+    def count(self) -> int:
+        """How many tickets are buffered."""
+        with self._lock:
+            dropped = self._drop_the_old()
+            left = self._count()
+        self._discarded(dropped, "age")
+        return left
+
+    def _count(self) -> int:
+        return len(self.ready.tickets) + count(self.blocks)
+
+    def _spare(self) -> int:
+        """How many tickets there are besides the last half of a block."""
+        return self._count() - self._size // 2
+
+    def _drop_the_old(self) -> int:
+        """Drop the tickets that are too old; returns their number."""
+        now, dropped = elapsed(), 0
+        if self.ready.expires <= now:
+            dropped += len(self.ready.tickets)
+            self.ready.tickets.clear()
+        while self.blocks and self.blocks[0].expires <= now:
+            dropped += len(self.blocks.pop(0).tickets)
+        return dropped
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        with self._lock:
+            dropped, self.is_open = self._count(), False
+            self.ready.tickets.clear()
+            self.blocks.clear()
+        self._discarded(dropped, "dropped")
+
+    # -- drawing
+
+    def next_block_size(self, least: int, most: int, duration: float) -> int:
+        """How many tickets to draw for the buffer now.
+
+        Twice as many as the last time when those did not last for ``duration`` seconds. Half as many when they
+        lasted for more than twice that (Leaf's rule). Always within the bounds. A fixed size is multiplied,
+        too, up to `Timing.blocks_at_once` and `Timing.tickets_at_once`, while the tickets last no longer than a few
+        draws take.
+        """
+        now = elapsed()
+        with self._lock:
+            if least == most:
+                most = max(least, min(TIMING.blocks_at_once * least, TIMING.tickets_at_once))
+                duration = TIMING.times_its_draw * self._took
+            lasted = now - self._sized_at
+            if not self._arrived:  # others draw at this moment, too: that tells nothing
+                pass
+            elif lasted < duration:
+                self._size *= 2
+            elif lasted > 2 * duration:
+                self._size //= 2
+            if self._arrived or not self._size:
+                self._arrived, self._sized_at = False, now
+            self._size = min(max(self._size, least), most)
+            return self._size
+
+    def has_refilled(self, took: float) -> None:
+        """A draw for the buffer was answered, after so many seconds."""
+        with self._lock:
+            self._arrived, self._took = True, took
+
+    def begin_fetch(self) -> bool:
+        """Whether to fetch the next block now: little is left, and no fetch is under way."""
+        now = elapsed()
+        with self._lock:
+            if now < self._no_fetch_before or self._spare() > 0:
+                return False
+            self._wait_with_fetch(now + TIMING.lost_fetch_seconds)
+            return True
+
+    def end_fetch(self, *, failed: bool) -> None:
+        """The next block may be fetched; after a failure, in a while."""
+        with self._lock:
+            self._wait_with_fetch(elapsed() + TIMING.failed_fetch_seconds if failed else 0.0)
+
+    def _wait_with_fetch(self, until: float) -> None:
+        self._no_fetch_before = until
+        self._check_again(until)
+
+
+class Buffer:
+    """The buffered tickets of one process: a fork begins with an empty buffer of its own.
+
+    It knows no server: the caller that takes from it says how to fill it.
+
+    Args:
+        discarded: called with the sequence, the number of dropped tickets, and the reason.
+        duration: seconds that a block should last, where its size is not fixed.
+        max_age: seconds after its draw when what is left of a block is dropped.
+
+    Attributes:
+        sequences: by their names.
+        is_owner_process: its byte 0 is 1, and the system wipes it in a fork: 0 there. A ticket is popped before that
+            is read, so that a fork between the two does not hand out the parent's ticket.
+    """
+
+    def __init__(
+        self,
+        discarded: Callable[[str, int, DiscardReason], object],
+        duration: float,
+        max_age: float,
+    ) -> None:
+        self.is_owner_process, self._discarded = owner_mark(), discarded
+        self._duration, self._max_age = duration, max_age
+        self.sequences: dict[str, SequenceBuffer] = {}
+        _buffers.add(self)
+
+    def sequence(self, name: str) -> SequenceBuffer:
+        """The buffered tickets of a sequence."""
+        buffered = self.sequences.get(name)
+        if buffered is None:
+            new = SequenceBuffer(partial(self._discarded, name))
+            buffered = self.sequences.setdefault(name, new)
+        return buffered
+
+    # -- taking
+
+    def take(
+        self, name: str, n: int, bounds: BlockBounds, draw: DrawBlocks, begin_fetch: BeginFetch
+    ) -> list[range] | None:
+        """Exactly ``n`` tickets, or None: the buffer was reset, or this is a fork, and what was drawn is discarded.
+
+        Args:
+            name: of the sequence.
+            n: how many tickets.
+            bounds: of a block.
+            draw: fills the buffer.
+            begin_fetch: does so in the background.
+
+        Raises:
+            TicketError: as ``draw``.
+        """
+        buffered = self.sequences.get(name) or self.sequence(name)
+        was_buffered = False
+        if n >= bounds[1] and not buffered.ready.tickets and not buffered.blocks:
+            drawn = draw(name, n)  # past the buffer: it is empty, and a whole block is wanted
+            if len(drawn) > 1 or len(drawn[0]) < n:
+                blocks = self._aged(drawn, elapsed())
+                drawn, _ = self._draw_missing(name, buffered, n, bounds, draw, blocks)
+        else:
+            blocks = buffered.take(n)
+            drawn, was_buffered = self._draw_missing(name, buffered, n, bounds, draw, blocks)
+        if was_buffered and bounds != (1, 1) and buffered.is_open and self.is_owner_process[0]:
+            self._fetch(name, buffered, bounds, draw, begin_fetch)
+        if buffered.is_open and self.is_owner_process[0]:
+            return drawn
+        if self.is_owner_process[0]:  # in a fork they are the parent's
+            self._discarded(name, n, "dropped")
+        return None
+
+    def _draw_missing(
+        self,
+        name: str,
+        buffered: SequenceBuffer,
+        n: int,
+        bounds: BlockBounds,
+        draw: DrawBlocks,
+        blocks: list[Block],
+    ) -> tuple[list[range], bool]:
+        """Add to some blocks what is missing; whether any ticket of theirs was buffered."""
+        taken = total = count(blocks)
+        try:
+            for _ in range(TIMING.refills_waited_for):
+                missing = n - total
+                if not 0 < missing < bounds[1] or not buffered.refills.wait_for(missing):
+                    break
+                blocks += buffered.take(missing)
+                taken = total = count(blocks)
+            while total < n:
+                drawn = self._draw_block(name, buffered, n - total, bounds, draw)
+                blocks += drawn
+                total += count(drawn)
+        except BaseException:
+            if self.is_owner_process[0]:
+                buffered.put(blocks)  # no caller has seen them
+            raise
+        return [block.tickets for block in blocks], bool(taken)
+
+    def take_one(
+        self, name: str, bounds: BlockBounds, draw: DrawBlocks, begin_fetch: BeginFetch
+    ) -> int | None:
+        """A ticket that is buffered, or None: there is none, or it is the parent's."""
+        buffered = self.sequence(name)
+        if not buffered.make_ready():
+            return None
+        if buffered.is_low:
+            self._fetch(name, buffered, bounds, draw, begin_fetch)
+        try:
+            ticket = buffered.ready.pop()
+        except IndexError:  # others were faster
+            return None
+        return ticket if self.is_owner_process[0] else None
+
+    # -- filling
+
+    def _draw_block(
+        self,
+        name: str,
+        buffered: SequenceBuffer,
+        needed: int,
+        bounds: BlockBounds,
+        draw: DrawBlocks,
+    ) -> list[Block]:
+        """One draw of what is needed, or of a block when that is more, whose rest is buffered."""
+        began = elapsed()
+        if needed >= bounds[1]:
+            return self._aged(draw(name, needed), began)
+        n = max(needed, buffered.next_block_size(*bounds, self._duration))
+        with buffered.refills.refill(n - needed):
+            try:
+                drawn = draw(name, n)
+            except TicketsExhausted:  # less than a block may still be left
+                drawn = draw(name, needed or 1)
+            buffered.has_refilled(elapsed() - began)
+            blocks, left = divide(self._aged(drawn, began), needed)
+            buffered.put(left)
+        return blocks
+
+    def _aged(self, drawn: Iterable[range], began: float) -> list[Block]:
+        return [Block(tickets, began + self._max_age) for tickets in drawn]
+
+    def _fetch(
+        self,
+        name: str,
+        buffered: SequenceBuffer,
+        bounds: BlockBounds,
+        draw: DrawBlocks,
+        begin_fetch: BeginFetch,
+    ) -> None:
+        """Begin to fetch the next block when there is little left."""
+        if not buffered.begin_fetch():
+            return
+
+        def fetch() -> None:
+            failed = True
+            try:
+                self._draw_block(name, buffered, 0, bounds, draw)
+                failed = False
+            except TicketError as error:
+                log.info("the next block of %r is not fetched ahead: %s", name, error)
+            finally:
+                buffered.end_fetch(failed=failed)
+
+        if not begin_fetch(name, fetch):
+            buffered.end_fetch(failed=True)
+
+    # -- counting and dropping
+
+    def count(self, name: str) -> int:
+        """How many tickets of a sequence are buffered."""
+        buffered = self.sequences.get(name)
+        return buffered.count() if buffered else 0
+
+    def drop(self, name: str) -> None:
+        """Drop what is buffered of one sequence, and what is on its way there."""
+        buffered = self.sequences.pop(name, None)
+        if buffered is not None:
+            buffered.close()
+
+    def drop_all(self) -> None:
+        """Drop what is buffered of all sequences."""
+        for name in list(self.sequences):
+            self.drop(name)
+
+
+_buffers: WeakSet[Buffer] = WeakSet()
+
+
+def drop_everything() -> None:
+    """Drop what every pool of this process has buffered.
+
+    A server that issues numbers twice has seldom one bad table, and a block cannot tell by which name,
+    through which pool, it was drawn.
+    """
+    while True:
+        try:
+            buffers = list(_buffers)
+            break
+        except RuntimeError:  # another thread has just made a pool
+            pass
+    for buffer in buffers:
+        if buffer.is_owner_process[0]:
+            buffer.drop_all()

@@ -1,0 +1,109 @@
+"""The circuit breaker of a server, or of one of its tables: closed, open or half-open."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..concurrency import random, time
+from ..errors import TicketError
+from .timing import TIMING
+
+CircuitState = Literal["closed", "half_open", "open"]
+
+
+class CircuitBreaker:
+    """Closed while all is well; open after a failure, until an attempt succeeds.
+
+    Growing waits with jitter set the time of the next attempt. So not all clients ask a server at once when
+    it comes back.
+
+    Attributes:
+        reason: the error that opened it last; None while it is closed.
+        timed_out: whether the server was unresponsive, so that another attempt may cost a time-out.
+        refused: whether the server refused the connection, so that the error is that of all its tables.
+        failures: how many there were since the last success.
+    """
+
+    def __init__(self) -> None:
+        self.reason: TicketError | None = None
+        self.timed_out = self.refused = False
+        self._tripped_at = self._next_attempt = 0.0
+        self.failures = 0
+        self._asked_at = 0.0
+        self._found: tuple[float, TicketError] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what it guards is to be asked."""
+        return self.reason is None
+
+    @property
+    def state(self) -> CircuitState:
+        """Closed, or open: half-open when the wait for the next attempt is over."""
+        if self.reason is None:
+            return "closed"
+        return "half_open" if time.monotonic() >= self._next_attempt else "open"
+
+    @property
+    def is_due_for_forced_trial(self) -> bool:
+        """Whether it is open and to be tried where nothing else answers: the shortest wait is over."""
+        return (
+            self.reason is not None
+            and time.monotonic() - self._tripped_at > TIMING.first_wait_seconds
+        )
+
+    def record_failure(
+        self, reason: TicketError, *, timed_out: bool = False, refused: bool = False
+    ) -> None:
+        """Open after a failure; the next attempt is twice as far away as the last time."""
+        wait = min(
+            TIMING.longest_wait_seconds, TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
+        )
+        self.failures += 1
+        self._tripped_at = now = time.monotonic()
+        self._next_attempt = now + wait * _jitter()
+        self.timed_out, self.refused, self.reason = timed_out, refused, reason
+
+    def postpone(self) -> None:
+        """Put the next attempt off by the shortest wait, since one has just begun."""
+        if self.reason is not None:
+            self._next_attempt = time.monotonic() + TIMING.first_wait_seconds * _jitter()
+
+    def admits_trial(self) -> bool:
+        """Whether a forced trial is due now, rather than the shared result of the last one."""
+        if not self.refused:  # then to ask costs no connection
+            return True
+        now = time.monotonic()
+        if now - self._asked_at < TIMING.one_trial_seconds:
+            return False
+        self._asked_at = now  # two at the same moment do no harm
+        return True
+
+    def share_result(self, asked_at: float, failure: TicketError) -> None:
+        """Tell the draws that wait what became of the one that asked."""
+        if self.refused and failure is self.reason:
+            self._found = asked_at, failure
+
+    def shared_result(self, began: float) -> TicketError | None:
+        """The error of the latest half-open trial started after ``began``, if any."""
+        found = self._found if self.refused else None
+        return found[1] if found is not None and found[0] >= began else None
+
+    def admit(self) -> None:
+        """Close on trial: a server that fails again at once waits for longer than before."""
+        if self.reason is not None:
+            self._close()
+
+    def record_success(self) -> None:
+        """Close after a success."""
+        if self.failures:
+            self._close()
+            self.failures = 0  # after that: an interrupt between leaves it to the next success
+
+    def _close(self) -> None:
+        self.timed_out = self.refused = False
+        self.reason = self._found = None  # an error keeps the variables of all its callers
+
+
+def _jitter() -> float:
+    return random.uniform(0.5, 1.0)  # spreads attempts, guards no secret

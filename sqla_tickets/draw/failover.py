@@ -1,0 +1,296 @@
+"""Fail-over: the order in which a draw tries the servers, the least loaded first, equals in rotation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from ..concurrency import pause, random_bytes, time
+from ..dialects import ErrorKind
+from ..errors import (
+    Crowded,
+    DrawAbandoned,
+    NoTicketServer,
+    StaleConnection,
+    TicketArgumentError,
+    TicketError,
+    TicketIntegrityError,
+    TicketServerError,
+    TicketsExhausted,
+    TicketTableError,
+    TicketTableMissing,
+    TicketTableMoved,
+)
+from .health_check import probe
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..events import Dispatcher
+    from .server import TicketServer
+
+log = logging.getLogger(__name__)
+
+#: The `kind` of an error after a lock wait.
+LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
+
+
+def random_start() -> int:
+    """The start of a sequence's rotation of the servers, random so that processes of one draw reach all of them.
+
+    It is not of ``random``, which goes on alike in processes that seed it, and in forks made by C.
+    """
+    return int.from_bytes(random_bytes(4), "big")
+
+
+class Failover:
+    """Draws from the servers of one pool: from one that is well, and from the next one when it fails.
+
+    Args:
+        pool: its name.
+        servers: of the pool.
+        events: the dispatcher, for each fail-over to another server.
+        random_start: which server the first draw of a sequence begins with, counted on beyond the last one.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        servers: Sequence[TicketServer],
+        events: Dispatcher,
+        random_start: Callable[[], int],
+    ) -> None:
+        self._pool, self._servers, self._events = pool, servers, events
+        self._random_start = random_start
+        self._rotations: dict[str, Callable[[], int]] = {}
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: begin anywhere."""
+        self._rotations = {}
+
+    def draw(self, name: str, n: int) -> list[range]:
+        """Up to ``n`` tickets, at least one, from the first server that answers.
+
+        Raises:
+            TicketTableMoved: the sequence is not here any more, or not yet.
+            TicketError: no server has given a ticket.
+        """
+        next_start = self._rotations.get(name) or self._rotations.setdefault(
+            name, count(self._random_start()).__next__
+        )
+        start = next_start() % len(self._servers)
+        began = time.monotonic()
+        failures: dict[TicketServer, TicketError] = {}
+        first = self._servers[start]
+        table = first.tables.get(name)
+        is_first_choice = (
+            table is not None
+            and table.quarantine is None
+            and table.breaker.reason is None
+            and first.breaker.reason is None
+            and not first.in_flight
+            and not first.probes.under_way.refs
+        )
+        if is_first_choice:  # no other server can be better
+            try:
+                return first.draw(name, n)
+            except TicketArgumentError:
+                raise
+            except TicketError as error:
+                failures[first] = error
+                self._log_failure(error, was_well=True)
+        return self._draw_elsewhere(name, n, start, began, failures)
+
+    def _draw_elsewhere(
+        self, name: str, n: int, start: int, began: float, failures: dict[TicketServer, TicketError]
+    ) -> list[range]:
+        failed = next(iter(failures), None)
+        for server in servers_to_try(self._servers, name, start, began, failures):
+            if failed is not None:
+                self._events.dispatch_event("failed_over", name, failed, failures[failed])
+            was_well = server.breaker.reason is None
+            try:
+                return server.draw(name, n, is_patient=server in failures)
+            except TicketArgumentError:
+                raise
+            except TicketError as error:
+                failures[server], failed = error, server
+                self._log_failure(error, was_well=was_well)
+        raise self._none_left(name, failures)
+
+    def _log_failure(self, error: TicketError, *, was_well: bool) -> None:
+        # else it has been said; and a sequence that has moved is followed
+        is_news = was_well and not isinstance(error, TicketTableMoved)
+        level = logging.WARNING if is_news else logging.INFO
+        log.log(level, "drawing from the next ticket server: %s", error)
+
+    def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
+        reasons = "; ".join(map(str, failures.values()))
+        message = f"no ticket server of {self._pool!r} can give a ticket of {name!r}: {reasons}"
+        for failure in failures.values():
+            if isinstance(failure, TicketTableMoved):
+                return failure
+        kinds: tuple[type[TicketError], ...]
+        kinds = (TicketTableMissing, TicketTableError, TicketsExhausted, TicketIntegrityError)
+        for kind in kinds:
+            if all(isinstance(failure, kind) for failure in failures.values()):
+                return kind(message)
+        return NoTicketServer(message, {str(server): e for server, e in failures.items()})
+
+
+def servers_to_try(
+    servers: Sequence[TicketServer],
+    name: str,
+    start: int,
+    began: float,
+    failures: dict[TicketServer, TicketError],
+) -> Iterator[TicketServer]:
+    """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
+
+    1. Those that are well, by their load.
+    2. Those that have failed before, but fail fast.
+    3. Those that this draw has tried and that are worth a second try: it was sent elsewhere too early, an idle
+       connection was dead (a firewall may have cut all of them), or they have answered others since.
+    4. The unresponsive ones, once a probe is answered.
+    5. Those whose tables serve a queue of others: the draw joins the queue again.
+
+    Args:
+        servers: of the pool.
+        name: of the sequence.
+        start: which of them comes first among equals.
+        began: when the draw did, by ``time.monotonic()``.
+        failures: of this draw so far; the caller adds one before it takes the next server. What is
+            not asked at all is added.
+    """
+    ring = [*servers[start:], *servers[:start]]
+    for server in ring:
+        if server.breaker.reason is not None and server.breaker.state == "half_open":
+            probe(server)
+    while well := plan(ring, name, failures):
+        yield well[0]
+    for server in ring:
+        if server.breaker.timed_out:
+            probe(server, TIMING.stale_forced_probe_seconds)
+    left_out: list[TicketServer] = []
+    polls = _polls(began + sum(server.timeouts.timeout_seconds for server in servers))
+    yield from _forced_trials(ring, name, failures, left_out, polls)
+    for server in ring:
+        if _is_to_be_asked_again(server, name, failures[server]):
+            yield server
+    unresponsive = [server for server in ring if server in left_out or server.breaker.timed_out]
+    yield from _coming_back(unresponsive, name, polls)
+    for _ in range(TIMING.max_queues):
+        now = time.monotonic()
+        for server in ring:
+            if _is_a_queue(server, name, failures[server], began):
+                yield server
+        began = now
+
+
+def _polls(end: float) -> Iterator[int]:
+    """How often a draw polls the running probes, until its time is over."""
+    for poll in range(TIMING.max_probe_polls):
+        if time.monotonic() > end:
+            return
+        yield poll
+
+
+def _forced_trials(
+    ring: Sequence[TicketServer],
+    name: str,
+    failures: dict[TicketServer, TicketError],
+    left_out: list[TicketServer],
+    polls: Iterator[int],
+) -> Iterator[TicketServer]:
+    """Servers that have failed and answer quickly; the unresponsive ones are left out.
+
+    Clients that fail at once come back at once. If each draw of theirs opened a connection to a server that is
+    down, they would take it the time to start again: so one asks for all that have come here before.
+    """
+    since = time.monotonic()  # what was found while this draw waited for another server may be over
+    rest = [server for server in ring if server not in failures]
+    while rest:
+        may_wait = next(polls, None) is not None
+        for server in list(rest):
+            reason, found = server.not_to_be_asked(name), server.breaker.shared_result(since)
+            if reason is not None:
+                left_out.append(server)
+                failures[server] = reason
+            elif found is not None:
+                failures[server] = found
+            elif may_wait and not server.breaker.admits_trial():
+                continue
+            else:
+                asked_at = time.monotonic()
+                yield server
+                server.breaker.share_result(asked_at, failures[server])
+            rest.remove(server)
+        if rest:
+            pause(TIMING.probe_pause_seconds)
+
+
+def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError) -> bool:
+    if server.not_to_be_asked(name) is not None:
+        return False
+    if isinstance(failure, (DrawAbandoned, StaleConnection)):
+        return True
+    # the failure has opened a breaker: then the server has answered another draw since
+    is_well = server.breaker.is_closed and server.table(name).reason is None
+    return is_well and isinstance(failure, TicketServerError)
+
+
+def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: float) -> bool:
+    """Whether the table that a draw has waited for in vain serves others, of this process or of any."""
+    # in a queue, too, a connection that was idle may have been cut off
+    are_served = isinstance(failure, (Crowded, StaleConnection)) or (
+        failure.kind == LOCK_TIMEOUT and server.table(name).answered > since
+    )
+    return are_served and server.not_to_be_asked(name) is None
+
+
+def _coming_back(
+    unresponsive: list[TicketServer], name: str, polls: Iterator[int]
+) -> Iterator[TicketServer]:
+    """The unresponsive servers that answer a probe soon, as their answers arrive.
+
+    What was held against the table is asked of the draw: its breaker may be open because the server was unresponsive.
+    """
+    while True:
+        for server in list(unresponsive):
+            if server.not_to_be_asked(name) is None:
+                unresponsive.remove(server)
+                yield server
+            elif server.breaker.timed_out:
+                probe(server, TIMING.stale_forced_probe_seconds)
+        are_awaited = any(server.probes.are_under_way for server in unresponsive)
+        if not are_awaited or next(polls, None) is None:
+            return
+        pause(TIMING.probe_pause_seconds)
+
+
+def plan(
+    servers: Sequence[TicketServer], name: str, tried: Container[TicketServer] = ()
+) -> list[TicketServer]:
+    """The servers whose circuits let a draw of a sequence through, the one with the least to do first.
+
+    It asks no server, waits for none and changes nothing. The circuit of a server has to be closed: its trials are
+    probes. The circuit of a table may be half-open, as an error of a table comes at once.
+
+    Args:
+        servers: of the pool; among equals the first comes first.
+        name: of the sequence.
+        tried: which of them are left out.
+    """
+    well: list[TicketServer] = []
+    for server in servers:
+        if server.breaker.reason is not None or server in tried:
+            continue
+        table = server.tables.get(name)
+        if table is not None and table.quarantine is not None:
+            continue
+        if table is None or table.breaker.reason is None or table.breaker.state == "half_open":
+            well.append(server)
+    if len(well) > 1:
+        well.sort(key=lambda server: server.load(name))
+    return well

@@ -1,0 +1,109 @@
+"""Health checks: probes that ask a failed server in the background whether it is back.
+
+Only a probe waits for an unresponsive server; it ends by itself after the server's time-outs. It uses an
+idle connection, where there is one, as opening one costs both sides as much as dozens of draws. When that
+connection gives no answer, the probe opens one. A connection may stay dead although the server is back: so a
+probe that has waited for a while does not block the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sqlalchemy.util import greenlet_spawn
+
+from ..concurrency import in_background, time, within
+from ..dialects import ErrorKind
+from ..errors import TicketError, TicketServerError
+from .access import ServerAccess
+from .probes import Probe
+from .timing import TIMING
+
+log = logging.getLogger(__name__)
+
+
+def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> None:
+    """Begin to ask the server, unless it is being asked; its breaker closes when it answers.
+
+    Args:
+        server: that has failed, or is unresponsive.
+        stale: seconds after which what was asked before is not waited for any longer.
+    """
+    afresh = server.probes.are_under_way
+    begun = server.probes.begin(max(stale, server.timeouts.draw_seconds / TIMING.max_probes))
+    if begun is None:
+        return
+    server.breaker.postpone()
+    name = f"sqla_tickets probe of {server}"
+    # never a task: an event loop may end with the draw that has begun the probe, and end the probe
+    if not in_background(lambda: _ask(server, begun, afresh), name, in_a_task=False):
+        server.probes.ended(begun)
+        server.breaker.timed_out = False  # no probe can find out: a forced trial has to
+
+
+def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
+    probes = server.probes
+    try:
+        _say_hello(server, lambda: probes.counts(begun, server.alive_at), afresh=afresh)
+        probes.answered(begun)
+        log.info("%s answers again", server)
+    except TicketError as error:
+        log.info("the server is still down: %s", error)
+    finally:
+        probes.ended(begun)
+
+
+def _say_hello(server: ServerAccess, counts: Callable[[], bool], *, afresh: bool) -> None:
+    """Check that the server answers; closes its breaker.
+
+    Called in a thread that has no event loop.
+
+    Args:
+        server: that is asked.
+        counts: whether a failure tells anything, as no later question may be answered.
+        afresh: whether to open a connection for it, even where one is idle.
+
+    Raises:
+        TicketError: it does not.
+    """
+    try:
+        if server.engine.dialect.is_async:
+            asyncio.run(greenlet_spawn(_hello_in_a_loop, server))
+        elif (
+            afresh
+            or server.is_duplicate
+            or not server.connections.idle_one_answers(TIMING.ping_seconds)
+        ):
+            server.connections.keep_spare(server.recognised(server.connections.open()))
+    except TicketError:
+        raise
+    except Exception as error:
+        kind, is_last = server.context.dialect.error_kind(error), counts()
+        if kind not in (
+            ErrorKind.DISCONNECTED,
+            ErrorKind.TIMEOUT,
+        ):  # it refuses, and so is alive
+            server.alive_at = time.monotonic()
+        if not is_last:
+            raise TicketServerError(f"a later probe of {server} is running") from error
+        raise server.failed(None, kind, error) from error
+    server.alive_at = time.monotonic()
+    server.is_alive_again()
+
+
+def _hello_in_a_loop(server: ServerAccess) -> None:
+    """Open a connection that no other event loop can use, and close it."""
+    probes = server.probes
+    connections, probes.connections = probes.connections, None
+    if connections is None:
+        connections = server.new_connections()
+    try:
+        connection = within(server.timeouts.cancel_seconds, connections.open)
+        try:
+            server.recognise(connection)
+        finally:
+            connections.discard(connection)
+    finally:
+        probes.connections = connections

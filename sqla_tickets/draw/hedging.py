@@ -1,0 +1,364 @@
+"""The hedging monitor: no request in flight waits for an unresponsive server.
+
+A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls
+the requests in flight, each when it would be overdue. It is overdue when it has waited for
+longer than is usual, and its answer does not even lie in the socket. For an overdue one the monitor sends a
+*hedge*: the same draw to another server. The first answer wins; the loser's ticket is a gap.
+
+When a server answers no request at all, only the oldest one goes on waiting for it, without a hedge
+at most until its time-out. All others fail over to the next server at once, and a probe pings the
+unresponsive one.
+
+All of that costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So it is
+paid for from one budget of tokens. A suspicion costs one; a hedge that wins in time gives it back, and so do many
+draws. Each token that is missing doubles what a draw is given, up to what the longest of the last draws took;
+without any, a draw waits for its server.
+
+After a burst of draws, the same thread closes the idle connections that none has needed for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..concurrency import begun, in_background, threading, time, timestamps
+from ..errors import TicketError
+from .attempt import CancelReason
+from .failover import plan
+from .health_check import probe
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..events import Dispatcher
+    from .server import InFlightRequest, TicketServer
+
+__all__ = ["HedgingMonitor"]
+
+log = logging.getLogger(__name__)
+
+
+class HedgingMonitor:
+    """The requests in flight on the servers of one pool.
+
+    Args:
+        servers: of the pool.
+        hedge: whether an overdue draw is sent to another server, too.
+        events: the dispatcher, for hedges.
+
+    Attributes:
+        poller: its thread.
+        durations: of the last draws that were answered, in seconds; each draw appends its own.
+        ended: how many draws have ended since the last poll.
+    """
+
+    def __init__(self, servers: Sequence[TicketServer], *, hedge: bool, events: Dispatcher) -> None:
+        self._servers, self._hedges, self._events = servers, hedge, events
+        #: Seconds that no draw is given more than, however slow the others were.
+        self._most = min(server.timeouts.timeout_seconds for server in servers) / 2
+        self.reinit_after_fork()
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: the monitor's thread, and the requests that it polled, are the parent's."""
+        self._starting = threading.Lock()
+        self.poller = _Poller(self)
+        self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
+        self._tokens, self.ended = TIMING.most_tokens, 0
+        self._usual = self._patience = TIMING.first_patience_seconds
+        self._measured_at = 0.0
+        self._next_poll, self._lags = math.inf, False
+        self._last_seen = self._closed_at = 0.0
+        self._stopped_at = 0
+
+    def __del__(self) -> None:
+        self.poller.awake.set()  # it sees that there is no request
+
+    # -- the thread
+
+    def wake_up(self) -> None:
+        """Wake the monitor's thread, as a request is in flight.
+
+        It is not started for a background call that was begun before `close`: that ends by the time-outs.
+        """
+        with self._starting:
+            before = self.poller
+            if not before.goes_on:
+                if begun() < self._stopped_at:
+                    return
+                self.poller = _Poller(self)
+                before.end()  # if an interrupt came while it was started, or ended
+                try:
+                    self.poller.thread.start()
+                except RuntimeError as error:  # at exit, or at a limit
+                    log.warning("no thread polls the draws, so none is hedged: %s", error)
+                    return
+            self._next_poll = math.inf
+            self.poller.awake.set()
+
+    def close(self) -> None:
+        """End the thread, until the next draw."""
+        with self._starting:
+            self._stopped_at = next(timestamps)
+            poller = self.poller
+            if not poller.thread.is_alive():
+                return
+            poller.end()
+            self.poller = _Poller(self)
+        if poller.thread is not threading.current_thread():
+            poller.thread.join(timeout=1)
+
+    def poll(self) -> float:
+        """Handle every overdue request.
+
+        Returns:
+            Seconds until the next poll.
+        """
+        now = time.monotonic()
+        # This process got no processor time: no server is to blame until the next poll. That one blames, late or not.
+        self._lags = not self._lags and now - self._next_poll > TIMING.lag_seconds
+        ended, self.ended = self.ended, 0
+        self._earn(TIMING.tokens_per_draw * ended)
+        patience = self._measure(now)
+        if ended:
+            self._last_seen = now
+        next_poll = now + patience
+        for server in self._servers:
+            for request in (*list(server.in_flight), *list(server.unresponsive)):
+                if request.is_over:
+                    server.remove(request)  # no other code will: an interrupt came between
+            in_flight = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
+            late: list[InFlightRequest] = []
+            for request in in_flight:
+                self._last_seen = now
+                if now - request.since <= patience:
+                    next_poll = min(next_poll, request.since + patience)
+                    continue
+                next_poll = min(next_poll, now + TIMING.late_tick_seconds)
+                if not self._lags and request.waits(patience, now):
+                    late.append(request)
+            for request in late:
+                self._handle(request, late[0])
+        if any(server.unresponsive for server in self._servers):
+            self._probe_others()
+        if now - self._closed_at > TIMING.unused_seconds:
+            self.close_unused()
+        tick = max(TIMING.tick_seconds, next_poll - now)
+        self._next_poll = now + tick
+        return tick
+
+    def close_unused(self) -> bool:
+        """Close the connections that no draw has needed for a while; whether more may be closed later."""
+        self._closed_at = time.monotonic()
+        may_close_more = [server.connections.close_unused() for server in self._servers]
+        return any(may_close_more)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there have been no draws for a while."""
+        return (
+            time.monotonic() - self._last_seen > TIMING.monitor_idle_seconds and not self.has_draws
+        )
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether a request is in flight."""
+        return any(server.in_flight for server in self._servers)
+
+    def _probe_others(self) -> None:
+        """While a server is unresponsive, one whose circuit is open may be back, or a probe may not have reached it."""
+        for server in self._servers:
+            if server.breaker.is_due_for_forced_trial or server.probes.are_awaited(server.alive_at):
+                probe(server)
+
+    def _measure(self, now: float) -> float:
+        """Set what a draw is given: by the durations of the last ones, a few times a second, and by the tokens left."""
+        if now - self._measured_at > TIMING.measure_seconds:
+            self._measured_at = now
+            durations = sorted(list(self.durations))  # noqa: C414  # other threads append
+            longest = self._most
+            if len(durations) >= TIMING.few_draws:
+                long = durations[int(len(durations) * TIMING.overdue_share)]
+                self._usual = max(TIMING.least_patience_seconds, TIMING.overdue_times * long)
+                longest = max(self._usual, durations[-1])
+            missing = TIMING.most_tokens - self._tokens
+            self._patience = min(self._most, longest, self._usual * 2**missing)
+        return self._patience
+
+    def _earn(self, tokens: float) -> None:
+        self._tokens = min(TIMING.most_tokens, self._tokens + tokens)
+
+    # -- an overdue draw
+
+    def _handle(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
+        if request.loop is None:
+            self._act(request, oldest)
+        elif not request.is_scheduled and self._action(request, oldest):
+            request.is_scheduled = True  # a busy loop is not given more to do by every poll
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                request.loop.call_soon_threadsafe(
+                    self._act_later, request, oldest, TIMING.loop_iterations
+                )
+
+    def _act_later(
+        self, request: InFlightRequest, oldest: InFlightRequest, iterations: int
+    ) -> None:
+        """Let a busy loop read what has come in, before a server counts as unresponsive."""
+        if iterations and request.loop is not None:
+            request.loop.call_soon(self._act_later, request, oldest, iterations - 1)
+        else:
+            request.is_scheduled = False
+            self._act(request, oldest)
+
+    def _act(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
+        while action := self._action(request, oldest):
+            action()
+
+    def _action(
+        self, request: InFlightRequest, oldest: InFlightRequest
+    ) -> Callable[[], object] | None:
+        """The next action for an overdue request; None while it goes on waiting."""
+        server, name, now = request.server, request.table.name, time.monotonic()
+        if not request.waits(self._patience, now):
+            return None
+        unheard = now - max(request.since, server.alive_at)
+        if unheard > server.timeouts.timeout_seconds or now > request.deadline:
+            return partial(request.cancel, CancelReason.TIMED_OUT)
+        if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
+            probe(server)  # it may wait for a lock: then it answers the probe
+        no_answers = now - max(request.table.answered, request.since) > self._patience
+        if no_answers and not request.probe_sent:
+            is_paid = bool(server.unresponsive) or self._tokens >= 1
+            return partial(self._mark_unresponsive, request) if is_paid else None
+        elsewhere = next(iter(plan(self._servers, name, (server,))), None)
+        if elsewhere is None and no_answers:
+            elsewhere = self._recovering_elsewhere(server, name)
+        if elsewhere is None:
+            return None
+        others_wait = elsewhere.is_unresponsive(name)
+        if others_wait and not (no_answers and elsewhere.is_alive):
+            return None  # it would wait there, too
+        is_better = no_answers and not others_wait
+        if is_better and elsewhere.is_well(name) and self._may_release(request, oldest):
+            return partial(request.cancel, CancelReason.FAILED_OVER)
+        is_paid = is_better and request is oldest  # by the suspicion
+        if self._may_hedge(request) and (is_paid or self._tokens >= 1):
+            return partial(self._hedge, request, elsewhere, 0 if is_paid else 1)
+        return None
+
+    def _recovering_elsewhere(self, server: TicketServer, name: str) -> TicketServer | None:
+        """Another server that is well, whose table of that name has failed lately, and may be well again."""
+        others = [s for s in self._servers if s is not server and s.breaker.is_closed]
+        return next((s for s in others if s.not_to_be_asked(name) is None), None)
+
+    def _mark_unresponsive(self, request: InFlightRequest) -> None:
+        """Make draws prefer other servers until this one answers."""
+        server = request.server
+        if not server.unresponsive:
+            self._tokens -= 1
+        server.unresponsive.add(request)
+        if request not in server.in_flight:  # it has ended
+            server.unresponsive.discard(request)
+        request.probe_sent = True
+        probe(server)
+
+    def _may_release(self, request: InFlightRequest, oldest: InFlightRequest) -> bool:
+        return request is not oldest and not request.is_hedge and not request.is_patient
+
+    def _may_hedge(self, request: InFlightRequest) -> bool:
+        return self._hedges and not request.hedged and not request.is_hedge
+
+    def _hedge(self, request: InFlightRequest, server: TicketServer, tokens: int) -> None:
+        request.hedged = True
+        self._tokens -= tokens
+        name = f"sqla_tickets hedge of {request.table.name!r} on {server}"
+        in_background(
+            lambda: self._draw_too(request, server), name, in_a_task=request.loop is not None
+        )
+        log.info("%s is overdue: asking %s, too", request.server, server)
+
+    def _draw_too(self, request: InFlightRequest, server: TicketServer) -> None:
+        name, n, was_well = request.table.name, request.n, server.is_well(request.table.name)
+        began = time.monotonic()
+        try:
+            drawn = server.draw(name, n, hedge_of=request)
+            if request.cancel(CancelReason.LOST_HEDGE, drawn):
+                if time.monotonic() - began < self._usual:  # else this server is as slow
+                    self._earn(1)
+                self._events.dispatch_event("hedged", name, server, "won")
+            else:
+                self._events.dispatch_event("hedged", name, server, "lost")
+                self._events.discarded(name, sum(map(len, drawn)), "hedge")
+        except TicketError as error:
+            self._events.dispatch_event("hedged", name, server, "failed")
+            request.hedged = server.is_well(name) or not was_well  # then it would only say so again
+            log.info("a hedge failed: %s", error)
+
+
+class _Poller:
+    """The thread of a monitor, from its first draw to its end; the next one has an event of its own.
+
+    Attributes:
+        awake: set while it polls the requests, and never without a thread that clears it at its end.
+        thread: started by the first draw.
+    """
+
+    def __init__(self, monitor: HedgingMonitor) -> None:
+        self._monitor, self._over = weakref.ref(monitor), threading.Event()
+        #: How long it sleeps at most; None for until a draw wakes it.
+        self._sleep_seconds: float | None = None
+        self.awake = threading.Event()
+        self.thread = threading.Thread(
+            target=self._run, name="sqla_tickets hedging monitor", daemon=True
+        )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has begun, and is not to end."""
+        return not self._over.is_set() and self.thread.is_alive()
+
+    def end(self) -> None:
+        """Tell the thread to end, asleep or not; to do so twice does no harm."""
+        self._over.set()
+        self.awake.set()
+
+    def _run(self) -> None:
+        try:
+            while self._poll_once():
+                pass
+        finally:
+            self.awake.clear()
+            monitor = self._monitor()
+            # an interrupt came before `close` had put the next one in its place, and then a draw
+            if monitor is not None and monitor.poller is self and monitor.has_draws:
+                monitor.wake_up()
+
+    def _poll_once(self) -> bool:
+        is_awake = self.awake.wait(self._sleep_seconds)
+        monitor, tick = self._monitor(), TIMING.late_tick_seconds
+        if monitor is None or self._over.is_set():
+            return False
+        try:
+            if is_awake:
+                tick, self._sleep_seconds = monitor.poll(), TIMING.unused_seconds
+            elif not monitor.close_unused():
+                self._sleep_seconds = None
+        except Exception:
+            with contextlib.suppress(Exception):  # it may be a handler of the log's that fails
+                log.exception("the requests in flight could not be polled")
+        if monitor.is_idle:
+            self.awake.clear()
+            if monitor.has_draws or self._over.is_set():  # only just
+                self.awake.set()
+        del monitor
+        self._over.wait(tick)
+        return True
+
+
+def _age(request: InFlightRequest) -> float:
+    return request.since

@@ -1,0 +1,440 @@
+"""One ticket server as its pool draws from it, and the draws that are in flight on it.
+
+It knows nothing of sessions and nothing of the other servers. It makes of "n tickets of photos"
+checked blocks, or one `TicketError` that says why not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Protocol
+from weakref import ref
+
+from ..concurrency import current_loop, running_loop, threading, time
+from ..connect.limit import Pending
+from ..connect.timeouts import Timeouts
+from ..dialects import ErrorKind
+from ..errors import TicketError
+from ..events import Draw
+from .access import OnQuarantine, Peers, ServerSpec
+from .attempt import (
+    CancelReason,
+    connected_too_late,
+    discard_connection,
+    end_of_failed,
+    inspect,
+    not_connected,
+    out_of_attempts,
+    recover,
+)
+from .buffer import drop_everything
+from .table_access import TableAccess
+from .table_state import PeerServer, TicketTable
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..events import Dispatcher
+
+__all__ = ["InFlightRequest", "Monitor", "TicketServer"]
+
+
+class Poller(Protocol):
+    """The thread of a `Monitor`."""
+
+    @property
+    def awake(self) -> threading.Event: ...
+
+
+class Monitor(Protocol):
+    """The hedging monitor, as a server knows it: `HedgingMonitor` says what each part is."""
+
+    ended: int
+
+    @property
+    def poller(self) -> Poller: ...
+    @property
+    def durations(self) -> deque[float]: ...
+    def wake_up(self) -> None: ...
+
+
+class InFlightRequest:
+    """One draw on one server; its attempts may take one connection after the other.
+
+    Attributes:
+        server: that it waits for.
+        table: of the sequence.
+        n: how many tickets it wants.
+        loop: the event loop of the caller; None where it is a thread.
+        is_hedge: whether it is itself the second try of another draw.
+        is_patient: whether it waits for this server, since the others were asked before.
+        began: when it was first sent to the server, by ``time.monotonic()``; later by what it has waited for peers.
+        since: when its last statement was sent.
+        cancelled: why it was cut off from the server; None while it was not.
+        is_scheduled: whether its event loop has yet to run an action of the monitor.
+        hedged: whether another server has been asked, too.
+        probe_sent: whether the server was probed for this request.
+        lock_reported: whether the server has reported that another session holds the table.
+        queue_number: the table's next number when a wait for its lock ended in vain last.
+        others_are_served: whether it had grown at the end of the next wait, so that others are served.
+        answer: the blocks that another server has given in its place.
+        context: the caller's context variables, for the event at its end, where there are listeners.
+        error_kinds: what its attempts have failed with so far.
+        under_way: a lock that is held, in a ``with``, until the draw has ended. Even an interrupt releases it, so
+            that the monitor can tell.
+    """
+
+    # what hardly any draw has to say is not put into each
+    is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
+    lock_reported = others_are_served = False
+    queue_number: int | None = None
+    began = since = 0.0
+    cancelled: CancelReason | None = None
+    answer: list[range] | None = None
+    context: Context | None = None
+    error_kinds: tuple[ErrorKind, ...] = ()
+    _connection: Pending | None = None
+    _patience = 0.0
+
+    def __init__(
+        self,
+        server: TicketServer,
+        table: TicketTable,
+        n: int,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.server, self.table, self.n, self.loop = server, table, n, loop
+        self._lock = threading.Lock()
+        self.under_way = threading.Lock()
+
+    @property
+    def is_server_down(self) -> bool:
+        """Whether the server was found to be down."""
+        return self.server.breaker.reason is not None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the server keeps draws waiting."""
+        return bool(self.server.unresponsive)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no draw waits for it any more, or ever will."""
+        loop = self.loop
+        return not self.under_way.locked() or (loop is not None and loop.is_closed())
+
+    @property
+    def deadline(self) -> float:
+        """When it has waited for as long as a draw waits for one server, by ``time.monotonic()``."""
+        return (self.began or time.monotonic()) + self.server.timeouts.draw_seconds
+
+    def wait_on(self, connection: Pending, patience: float = 0.0) -> None:
+        """Wait for an answer on this connection, or for its opening, from now on.
+
+        Args:
+            connection: that it waits for, or on.
+            patience: seconds that the answer is given at least.
+        """
+        with self._lock:
+            self._connection, self._patience, self.since = connection, patience, time.monotonic()
+            self.began = self.began or self.since
+            if self.cancelled is not None:  # while it had no connection
+                connection.cancel()
+
+    def stop_waiting(self) -> None:
+        """Wait no longer."""
+        with self._lock:
+            self._connection = None
+
+    def waits(self, seconds: float, now: float) -> bool:
+        """Whether it has waited for so long, for an answer that has not even come in."""
+        age = now - self.since
+        if age <= seconds:
+            return False
+        with self._lock:
+            connection = None if self.cancelled else self._connection
+            if (
+                connection is None
+                or not connection.can_be_cancelled
+                or age <= max(connection.patience, self._patience)
+            ):
+                return False
+            return not connection.has_answer
+
+    def abandon(self) -> None:
+        """End a draw whose caller has gone: cancel what it waits for, now and later."""
+        with self._lock:
+            self.cancelled = self.cancelled or CancelReason.CALLER_GONE
+            if self._connection is not None:
+                self._connection.cancel()
+
+    def cancel(self, why: CancelReason, answer: list[range] | None = None) -> bool:
+        """Release the caller: with an answer, or to the next server.
+
+        Returns:
+            False when it does not wait any more; the answer is not used, and is a gap.
+        """
+        with self._lock:
+            if self._connection is None or self.cancelled is not None:
+                return False
+            self.cancelled, self.answer = why, answer
+            self._connection.cancel()
+            return True
+
+
+class TicketServer(TableAccess):
+    """A database server that issues the tickets of one residue class.
+
+    Args:
+        spec: as the user gave it to the pool.
+        position: in the pool's list, counted from 1: its offset, where the spec has none.
+        stride: of the pool.
+        timeouts: of the server.
+
+    Raises:
+        TicketArgumentError: the spec's ``bind`` is no server.
+
+    Attributes:
+        in_flight: the requests in flight on it now, of this process.
+        unresponsive: those of them that have waited too long while no request got an answer.
+    """
+
+    def __init__(self, spec: ServerSpec, position: int, stride: int, timeouts: Timeouts) -> None:
+        super().__init__(spec, position, stride, timeouts)
+        self.in_flight: set[InFlightRequest] = set()
+        self.unresponsive: set[InFlightRequest] = set()
+        self._monitor: Callable[[], Monitor | None] = lambda: None
+        self._events: Dispatcher | None = None
+
+    def connect_peers(
+        self, peers: Peers, on_quarantine: OnQuarantine, monitor: Monitor, events: Dispatcher
+    ) -> None:
+        """Verify the tables against what the peers know of them.
+
+        Args:
+            peers: of the server; only a weak reference to them is kept.
+            on_quarantine: called with a broken promise, before another draw from the table.
+            monitor: that sees to draws which take too long; only a weak reference to it is kept.
+            events: the dispatcher, for draws.
+        """
+        self._peers, self._on_quarantine = ref(peers), on_quarantine
+        self._monitor, self._events = ref(monitor), events
+
+    # -- the draws in flight
+
+    def is_unresponsive(self, name: str) -> bool:
+        """Whether a probe of the server, or of the sequence's table, is awaited."""
+        if self.probes.are_under_way and self.probes.are_awaited(self.alive_at):
+            return True
+        # one that waits although others were answered since has lost its connection
+        answered = self.table(name).answered if self.unresponsive else 0.0
+        return any(f.table.name == name and f.since > answered for f in list(self.unresponsive))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has answered, a draw or a probe, since it last seemed unresponsive."""
+        doubted = [request.since for request in list(self.unresponsive)]
+        return not self.probes.are_awaited(self.alive_at) and self.alive_at > max(
+            doubted, default=0.0
+        )
+
+    def remove(self, request: InFlightRequest) -> None:
+        """Remove a request that is no longer in flight."""
+        self.in_flight.discard(request)
+        self.unresponsive.discard(request)
+
+    def load(self, name: str) -> tuple[bool, int]:
+        """The sort key of servers that are well; lower is better."""
+        return self.is_unresponsive(name), len(self.in_flight)
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: leave the parent's connections, locks and draws alone."""
+        super().reinit_after_fork()
+        self.in_flight, self.unresponsive = set(), set()
+
+    # -- drawing
+
+    def draw(
+        self,
+        name: str,
+        n: int,
+        *,
+        is_patient: bool = False,
+        hedge_of: InFlightRequest | None = None,
+    ) -> list[range]:
+        """Up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
+
+        Args:
+            name: of the sequence.
+            n: how many are wanted.
+            is_patient: whether the other servers were asked before.
+            hedge_of: the draw on another server that this one repeats.
+
+        Raises:
+            TicketError: why this server gave none. Its breaker, or the table's, has been told.
+        """
+        loop = None if running_loop() is None else current_loop()
+        request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
+        request.is_patient, request.is_hedge = is_patient, hedge_of is not None
+        events, monitor, began = self._events, self._monitor(), 0.0
+        if events is not None and (events.dispatch.drawn or events.log.isEnabledFor(logging.DEBUG)):
+            began = time.monotonic()
+            request.context = (hedge_of and hedge_of.context) or copy_context()
+        blocks: list[range] = []
+        try:
+            with request.under_way:
+                try:
+                    self.in_flight.add(request)
+                    if monitor is not None and not monitor.poller.awake.is_set():
+                        monitor.wake_up()
+                    if loop is None and self._is_direct:
+                        blocks = self._attempt(request) or self._draw_again(request)
+                    else:
+                        blocks = self._draw_indirectly(request)
+                    if monitor is not None:
+                        # of a draw that failed, the time would tell of time-outs, and not of what is usual
+                        monitor.durations.append(time.monotonic() - request.since)
+                finally:
+                    self.in_flight.discard(request)  # as `remove`, without the call
+                    self.unresponsive.discard(request)
+                    if monitor is not None:
+                        monitor.ended += 1
+            if blocks[-1][-1] > request.table.lead_limit:
+                self._bound_lead(request.table, blocks[-1][-1])
+        except (
+            BaseException
+        ) as error:  # in no other variable: its traceback would keep every frame alive
+            answer = end_of_failed(request, error)
+            if request.context is not None:
+                self._dispatch_drawn(request, began, [], error)
+            if answer is None:
+                raise
+            return answer
+        if request.context is not None:
+            self._dispatch_drawn(request, began, blocks, None)
+        return blocks
+
+    def _dispatch_drawn(
+        self,
+        request: InFlightRequest,
+        began: float,
+        blocks: list[range],
+        error: BaseException | None,
+    ) -> None:
+        """Tell the listeners of a draw that has ended."""
+        events, context = self._events, request.context
+        assert events is not None
+        assert context is not None
+        seconds, asked = time.monotonic() - began, (request.table.name, self, request.n)
+        events.drawn(Draw(events.pool, *asked, blocks, seconds, error, request.is_hedge), context)
+
+    def _draw_indirectly(self, request: InFlightRequest) -> list[range]:
+        """Attempts in an event loop, or with the one connection that all threads share."""
+        return self._off_the_loop(lambda: self._draw_alone(request))
+
+    def _draw_alone(self, request: InFlightRequest) -> list[range]:
+        with self.connections.alone or contextlib.nullcontext():
+            return self._attempt(request) or self._draw_again(request)
+
+    def _draw_again(self, request: InFlightRequest) -> list[range]:
+        """Attempts after one that said nothing against the server, until one is answered, or the time is over.
+
+        Raises:
+            TicketError: why the server gave no tickets. Its breaker, or the table's, has been told.
+        """
+        while (
+            len(request.error_kinds) < TIMING.max_attempts and time.monotonic() < request.deadline
+        ):
+            blocks = self._attempt(request)
+            if blocks:
+                return blocks
+        raise out_of_attempts(request)
+
+    def _attempt(self, request: InFlightRequest) -> list[range] | None:
+        """One attempt: blocks, or None when another attempt may succeed after the errors so far.
+
+        Raises:
+            TicketError: the server gives no tickets.
+        """
+        table, n = request.table, request.n
+        try:
+            connection = self.connections.acquire(request)
+        except Exception as error:
+            raise not_connected(request, error) from error
+        if connection.generation != self.generation:
+            try:
+                self.recognise(connection)
+            except TicketError:
+                request.stop_waiting()
+                self.connections.discard(connection)
+                raise
+        request.wait_on(connection)
+        if request.cancelled is not None:  # just when the connection came
+            raise connected_too_late(request, connection)
+        # a new connection may lead to another server than the last one
+        layout = table.layout if table.name in connection.known_tables else None
+        # A block takes the table's lock, a single ticket does not. Two exceptions: a single ticket takes it
+        # after blocks have starved one, and a block goes without after it has waited for the lock in vain.
+        lock = (
+            request.since < table.lock_singles_until
+            if n == 1
+            else ErrorKind.LOCK_TIMEOUT not in request.error_kinds
+        )
+        try:
+            lately = request.since - TIMING.idle_seconds
+            must_verify = (
+                table.generation != self.generation
+                or (table.answered < lately and table.verified_at < lately)
+                or bool(table.doubtful_marks)
+                or (bool(table.missing_marks) and table.has_mark_to_read)
+            )
+            missing: tuple[PeerServer, ...] = ()
+            if table.missing_marks:  # read before the fence: a mark that comes between counts there
+                missing = tuple(table.missing_marks)
+            # read after that: if another draw has just verified the table, the marks that it has read count here, too
+            before = max(table.largest_shown, table.high_water)
+            # its column may have been widened
+            is_near_end = before + n * table.stride > table.largest
+            if layout is None or must_verify or is_near_end:
+                layout, before, missing = inspect(request, connection, must_verify=must_verify)
+            blocks = layout.draw(connection.cursor, n, lock=lock)
+            request.stop_waiting()
+            if blocks:
+                table.accept(blocks, before)
+                if missing and table.has_learned(missing):
+                    drop_everything()  # these tickets, too: their buffer is closed
+                table.answered = self.alive_at = now = time.monotonic()
+                if self.breaker.failures or table.breaker.failures:
+                    self._has_recovered(table)
+                if now >= table.write_due:
+                    self._notify_peers(table, now)
+        except BaseException as error:  # `recover` cleans up, and says whether to try again
+            is_one_statement = layout is not None and (
+                layout.name == "counter" or (n == 1 and not lock)
+            )
+            if recover(
+                request, connection, error, is_one_statement=is_one_statement, had_lock=lock
+            ):
+                return None
+            raise
+        if not blocks or request.cancelled is not None:
+            return discard_connection(request, connection, blocks)
+        self.connections.release(connection)
+        return blocks
+
+    def unquarantine(self, name: str) -> None:
+        """Ask a quarantined table again: verify it anew, with one ticket that is discarded.
+
+        Raises:
+            TicketIntegrityError: it is no better; it stays quarantined.
+            TicketError: the server failed; the table stays quarantined.
+        """
+        table = self.table(name)
+        if table.quarantine is not None:
+            table.layout, table.generation = None, 0
+            self.draw(name, 1)
+            table.release()

@@ -1,0 +1,1 @@
+"""High-water marks: what the ticket servers of a pool know of each other."""

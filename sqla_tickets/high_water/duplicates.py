@@ -1,0 +1,62 @@
+"""Servers of one pool that are one server, or members of one cluster: they are set back together, marks and all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ..connect.identity import Identity
+from ..draw.access import ServerAccess
+
+log = logging.getLogger("sqla_tickets.high_water.service")
+
+
+class DuplicateServers:
+    """Compares the servers of a pool by the identities that their connections tell; addresses need not tell.
+
+    Args:
+        servers: of the pool.
+    """
+
+    def __init__(self, servers: Sequence[ServerAccess]) -> None:
+        self._servers, self._is_reported = servers, False
+
+    def report(self, server: ServerAccess) -> None:
+        """Log once that a server is another one, too.
+
+        Of two members of one cluster, the one with the larger offset is not drawn from any more.
+        """
+        if server.identity is None:
+            return
+        for other in self._servers:
+            if other is server:
+                continue
+            if server.identity.shares_cluster(other.identity):
+                self._log_once(
+                    logging.ERROR,
+                    f"{server} and {other} are members of one cluster, and so one ticket server: that with the"
+                    " larger offset is not drawn from",
+                )
+                if other.offset > server.offset:
+                    other.recheck_duplicates()
+            elif server.is_also(other):
+                self._log_once(
+                    logging.WARNING,
+                    f"{server} and {other} are one server: when it fails, both offsets fail. Replace one of"
+                    " them by a server on another machine",
+                )
+
+    def _log_once(self, level: int, message: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            log.log(level, "%s", message)
+
+    def first_of_cluster(
+        self, server: ServerAccess, identity: Identity | None
+    ) -> ServerAccess | None:
+        """The server of the pool that is this one's cluster already, as it has a smaller offset."""
+        if identity is not None and identity.cluster is not None:
+            for other in self._servers:
+                if other.offset < server.offset and identity.shares_cluster(other.identity):
+                    return other
+        return None

@@ -1,0 +1,315 @@
+"""A peer: one ticket server with the marks that this process has read from it, or has to write there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ..concurrency import WeakRegistry, threading, time
+from ..draw.access import ServerAccess
+from ..draw.buffer import drop_everything
+from ..draw.table_state import TicketTable
+from .credible import is_far
+from .statements import Mark
+from .store import HighWaterStore
+from .timing import TIMING
+
+log = logging.getLogger("sqla_tickets.high_water.service")
+
+
+class KnownMark(NamedTuple):
+    """A mark as a peer has last shown it.
+
+    Attributes:
+        token: of the generation of the sequence.
+        number: the mark; the table's high water in place of one that is doubtful.
+        read_in: the generation of the peer in which it was read; 0 when it is to be read again.
+        earlier: tickets up to this one are of an earlier generation of the sequence; -1 for none.
+    """
+
+    token: int
+    number: int
+    read_in: int
+    earlier: int
+
+
+class BackgroundWrite:
+    """The one write to a peer that may run in the background. It takes one more round for what was requested meanwhile.
+
+    Attributes:
+        is_requested: whether a round is to follow.
+    """
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self._running = WeakRegistry[Callable[[], None]]()
+        self._dead_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs; a task whose event loop has ended does not, and has never told."""
+        return bool(self._running.refs) and time.monotonic() < self._dead_at
+
+    def begin(self, work: Callable[[], None], start: Callable[[Callable[[], None]], bool]) -> bool:
+        """Request a round, and start ``work`` unless it runs; False when it could not be started."""
+        with self._lock:
+            self.is_requested = True  # what is written at the moment may be older
+            if self.is_running:
+                return True
+            self._running.add(work)
+            self._dead_at = time.monotonic() + TIMING.dead_seconds
+        is_started = start(work)
+        if not is_started:
+            self.end()
+        return is_started
+
+    def takes_request(self, *, is_wanted: bool = True) -> bool:
+        """Whether a round is to follow, if it is wanted; else the write has ended, and another one may begin at once."""
+        with self._lock:
+            goes_on, self.is_requested = self.is_requested and is_wanted, False
+            self._dead_at = time.monotonic() + TIMING.dead_seconds if goes_on else 0.0
+            return goes_on
+
+    def end(self) -> None:
+        """Let another one begin."""
+        self._dead_at = 0.0
+
+
+class Peer:
+    """The marks of one server's store, as this process knows them, and those to write there.
+
+    The marks are told by offset and sequence. A token tells two generations of a sequence apart: a mark
+    with another token than the stored one is not written.
+
+    Attributes:
+        store: of the server.
+        server: the server.
+        offset: its residue class.
+        is_left_behind: whether draws go on without it, as they have waited in vain; until it stores a mark.
+    """
+
+    def __init__(self, store: HighWaterStore, stride: int) -> None:
+        self.store, self.server, self.offset = store, store.server, store.offset
+        self._stride = stride
+        self._marks: dict[tuple[int, str], KnownMark] = {}
+        self._write = BackgroundWrite()
+        self.is_left_behind = False
+        self._waited_seconds = self._counted_at = 0.0
+
+    def __str__(self) -> str:
+        return str(self.server)
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: what the parent has begun will not end here."""
+        self._write = BackgroundWrite()
+        self.store.reinit_after_fork()
+
+    # -- reading
+
+    def read(self, tables: list[tuple[Peer, TicketTable]], *, patient: bool = False) -> bool:
+        """Read the marks of some tables, and let them observe these; whether they all are known then.
+
+        Args:
+            tables: with the peers that issue their tickets.
+            patient: whether it may wait for other writers.
+        """
+        # before it is asked: what an earlier generation of a server has shown is not taken for the present one's
+        read_in, generations = self.server.generation, [i.server.generation for i, _ in tables]
+        answer = self.store.read(sorted({table.name for _, table in tables}), patient=patient)
+        if answer is None:
+            return False
+        identity, marks = answer
+        found = {(mark.offset, mark.sequence): mark for mark in marks}
+        drawn_without, are_known = False, True
+        for (issuer, table), generation in zip(tables, generations, strict=True):
+            if self.server.is_also(issuer.server, identity):  # its own answer, under another name
+                are_known = False
+                continue
+            mark = found.get(_key(table))
+            number = 0 if mark is None else mark.number
+            is_doubtful = is_far(number, self._stride, table.fence)
+            token = None if mark is None else mark.token
+            shown = table.high_water if is_doubtful else number
+            are_known &= self._remember(issuer, table, token, shown, read_in)
+            if not is_doubtful:
+                drawn_without |= table.record_mark(self.server, number, generation)
+            elif table.refuted_marks.get(self.server) != number:
+                table.doubtful_marks[self.server] = number
+        if drawn_without:  # what is buffered may be older than what was told just now
+            drop_everything()
+        return are_known
+
+    def _remember(
+        self, issuer: Peer, table: TicketTable, token: int | None, number: int, read_in: int
+    ) -> bool:
+        """Remember what was read; False when another token was, and it cannot be told yet what that is true of.
+
+        Another token says that the sequence was dropped and created anew. What this process has drawn may be of
+        either generation. Up to where the table stands now, it is true of this one, too. Above that, it is of the
+        earlier one, and is not to be written on this one.
+
+        Args:
+            issuer: of the table's tickets.
+            table: the table.
+            token: None where there was no mark: one that was lost is written again as it was.
+            number: of the mark.
+            read_in: the generation of this peer.
+        """
+        before = self._marks.get(_key(table), KnownMark(token or 0, 0, 0, -1))
+        if token is None or token == before.token:
+            self._marks[_key(table)] = before._replace(number=number, read_in=read_in)
+            return True
+        drawn, shown = table.high_water, issuer.store.last_ticket(table.name)
+        if shown is None:
+            self.read_again(table)
+            return False
+        earlier = drawn if drawn > shown else -1
+        self._marks[_key(table)] = KnownMark(token, number, read_in, earlier)
+        self._write.is_requested = True  # what was sent with the earlier token was ignored
+        return True
+
+    def _known(self, table: TicketTable) -> KnownMark | None:
+        mark = self._marks.get(_key(table))
+        return mark if mark is not None and mark.read_in == self.server.generation else None
+
+    def drew_earlier(self, table: TicketTable, number: int) -> bool:
+        """Whether a ticket is of an earlier generation of its sequence, as this process knows."""
+        mark = self._marks.get(_key(table))
+        return mark is not None and number <= mark.earlier
+
+    def stored(self, table: TicketTable) -> int:
+        """The mark of a table that this peer has shown in the present generation; 0 where that is unknown."""
+        mark = self._known(table)
+        return 0 if mark is None else mark.number
+
+    def read_again(self, table: TicketTable) -> None:
+        """Take it that the mark of a table is not known."""
+        mark = self._marks.get(_key(table))
+        if mark is not None:
+            self._marks[_key(table)] = mark._replace(read_in=0)
+
+    def forget(self, name: str) -> None:
+        """Forget the marks of a sequence, and of which generation it was."""
+        for key in list(self._marks):
+            if key[1] == name:
+                self._marks.pop(key, None)
+
+    # -- whether draws wait for it
+
+    def is_awaited_by(self, server: ServerAccess) -> bool:
+        """Whether a draw from ``server`` may wait until this peer has stored its mark."""
+        is_up = not self.is_left_behind and self.store.takes_marks
+        return is_up and self.store.can_be_asked_by(server) and not self.server.is_also(server)
+
+    def count_wait(self, now: float, seconds: float) -> None:
+        """Count that a draw has waited for it, and give it up when draws have waited for long enough.
+
+        Args:
+            now: by ``time.monotonic()``.
+            seconds: how long. What several draws wait at the same time counts once.
+        """
+        self._waited_seconds += max(0.0, min(seconds, now - self._counted_at))
+        self._counted_at = now
+        if self._waited_seconds >= TIMING.lead_wait_seconds:
+            self.give_up(f"it has stored none for {TIMING.lead_wait_seconds:g} s")
+
+    def give_up(self, reason: str) -> None:
+        """Let draws go on without it until it has stored a mark."""
+        if not self.is_left_behind:
+            self.is_left_behind = True
+            log.warning("draws do not wait for marks on %s until it stores one: %s", self, reason)
+
+    def resume(self, issuers: list[Peer]) -> None:
+        """Let draws wait for it again: it has stored a mark."""
+        self._waited_seconds = 0.0
+        if self.is_left_behind:
+            self.is_left_behind = False
+            for issuer in issuers:
+                for table in issuer.server.known_tables():
+                    table.lead_limit = 0  # draws did not wait for this peer
+            log.info("draws wait for marks on %s again", self)
+
+    # -- writing
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write is running."""
+        return self._write.is_running
+
+    def begin_to_write(self, issuers: list[Peer]) -> None:
+        """Begin to write the marks of ``issuers``, or have the write that is running do that, too."""
+        drawn = _drawn(issuers)
+        if all(self._known(table) and not self._is_new(table) for _, table in drawn):
+            return
+        work = functools.partial(self._write_news, issuers)
+        if not self._write.begin(work, self.store.begin):
+            self.give_up("no thread or task could be started to write it")
+
+    def write(
+        self, news: Iterable[tuple[TicketTable, int]], *, patient: bool = False
+    ) -> list[Mark]:
+        """Raise the marks of tables whose tokens are known; those that were sent.
+
+        Only `read` tells which are stored: one of an earlier generation is ignored.
+
+        Args:
+            news: tables and numbers.
+            patient: whether it may wait for other writers.
+        """
+        marks = [
+            Mark(table.name, self._stride, table.offset, self._marks[_key(table)].token, number)
+            for table, number in news
+            if _key(table) in self._marks
+        ]
+        return self.store.write(marks, patient=patient)
+
+    def _write_news(self, issuers: list[Peer]) -> None:
+        connections = self.server.connections
+        try:
+            while self._write.takes_request(is_wanted=not connections.were_closed):
+                self._write_round(issuers)
+        except BaseException:
+            self._write.end()
+            raise
+
+    def _write_round(self, issuers: list[Peer]) -> None:
+        """Write what is new once, and read it again: others may know more.
+
+        They do of a server set back while it ran, of two primaries, and of a new generation.
+        """
+        drawn = _drawn(issuers)
+        unknown = [(issuer, table) for issuer, table in drawn if not self._known(table)]
+        are_known = not unknown or self.read(unknown)
+        news = {table: table.high_water for _, table in drawn if self._is_new(table)}
+        if not news:
+            return
+        written = {(mark.offset, mark.sequence) for mark in self.write(news.items())}
+        if self.store.takes_no_writes:
+            self.give_up("it takes no writes")
+        sent = [(i, table) for i, table in drawn if table in news and _key(table) in written]
+        if sent:
+            self.read(sent)
+        if are_known and all(self.stored(table) >= number for table, number in news.items()):
+            self.resume(issuers)
+
+    def _is_new(self, table: TicketTable) -> bool:
+        """Whether the mark of a table that is known is to be raised."""
+        mark = self._known(table)
+        return mark is not None and table.high_water > max(mark.number, mark.earlier)
+
+
+def _key(table: TicketTable) -> tuple[int, str]:
+    return table.offset, table.name
+
+
+def _drawn(issuers: list[Peer]) -> list[tuple[Peer, TicketTable]]:
+    """The tables that this process has drawn from, with the peers that issue their tickets."""
+    return [
+        (issuer, table)
+        for issuer in issuers
+        for table in issuer.server.known_tables()
+        if table.draws
+    ]

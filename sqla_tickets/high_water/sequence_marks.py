@@ -1,0 +1,149 @@
+"""The marks of one sequence on all servers, for the operations that create, raise or drop its tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from ..concurrency import random
+from ..draw.access import ServerAccess
+from ..errors import TicketTableError
+from ..tables.new_table import largest_ticket, seed
+from .credible import Shown, is_credible, is_far, refutation
+from .peer import Peer
+from .statements import JOINED, Mark, largest_of_other_strides
+
+log = logging.getLogger("sqla_tickets.high_water.service")
+
+
+class SequenceMarks:
+    """The marks of one sequence, as the servers of a pool keep them.
+
+    A server is waited for as for a draw's answer, and not given up before: no draw waits for this.
+
+    Args:
+        peers: the servers of the pool.
+        stride: of the pool.
+        name: of the sequence.
+    """
+
+    def __init__(self, peers: Sequence[Peer], stride: int, name: str) -> None:
+        self._peers, self._stride, self._name = peers, stride, name
+
+    def prepare(self, *, opens_above: int | None = None) -> int:
+        """Ensure that every server can keep marks of the sequence, and return the largest that can be true.
+
+        From here on, what is written late about an earlier generation of that name counts no more.
+
+        Args:
+            opens_above: where a table is to be opened at least; None when none is.
+
+        Raises:
+            TicketTableError: a mark above that cannot be true, so that it is unknown where to open the table.
+        """
+        token = random.getrandbits(62) + 1  # tells two generations of a name apart
+        rows = [Mark(self._name, self._stride, peer.offset, token, 0) for peer in self._peers]
+        known, refuted = self._verified(
+            {peer: peer.store.prepare(self._name, rows) for peer in self._peers}
+        )
+        for _, number, text in refuted:
+            if opens_above is not None and number > opens_above:
+                raise TicketTableError(text)
+            log.error("%s", text)
+        return known
+
+    def refuted(self) -> list[tuple[ServerAccess, str]]:
+        """The servers that keep marks which cannot be true, and the message about each mark."""
+        kept = {
+            peer: [Mark(self._name, self._stride, offset, 0, n) for offset, n in marks.items()]
+            for peer in self._peers
+            if peer.server.breaker.is_closed and (marks := peer.store.kept(self._name))
+        }
+        return [(peer, text) for peer, _, text in self._verified(kept)[1]]
+
+    def _verified(
+        self, kept: Mapping[Peer, list[Mark]]
+    ) -> tuple[int, list[tuple[ServerAccess, int, str]]]:
+        """The largest mark that can be true; and those that cannot, with the servers that keep them."""
+        marks = {peer: [m for m in rows if m.offset > JOINED] for peer, rows in kept.items()}
+        numbers = [mark.number for rows in marks.values() for mark in rows]
+        if not any(is_far(number, self._stride, 0) for number in numbers):
+            return max(numbers, default=0), []
+        shown: Shown = {peer.server: peer.store.shown(self._name) for peer in self._peers}
+        known = 0
+        refuted: list[tuple[ServerAccess, int, str]] = []
+        servers = {peer.offset: peer.server for peer in self._peers}
+        for peer, rows in marks.items():
+            others = [m.number for other in marks if other is not peer for m in marks[other]]
+            for mark in rows:
+                about = servers.get(mark.offset)
+                own = [n for n in shown.get(about or peer.server, []) if n is not None]
+                if is_credible(
+                    mark.number,
+                    self._stride,
+                    own=max(own, default=0),
+                    largest=largest_ticket(64),
+                    peer=peer.server,
+                    shown=shown,
+                    others=others,
+                ):
+                    known = max(known, mark.number)
+                elif about is not None:
+                    text = refutation(peer.server, about, self._name, mark.number)
+                    refuted.append((peer.server, mark.number, text))
+        return known, refuted
+
+    def kept_by(self, server: ServerAccess) -> dict[int, int] | None:
+        """The marks that a server keeps, by the offsets of its peers.
+
+        Returns:
+            None when it cannot tell now; nothing where it keeps none.
+        """
+        return next(p.store.kept(self._name) for p in self._peers if p.server is server)
+
+    def of_other_strides(self) -> int | None:
+        """How far the sequence had come that was numbered by another stride.
+
+        Returns:
+            0 of one that was dropped since, or that no mark was written of; None where no mark is known.
+        """
+        statement = largest_of_other_strides(self._stride, self._name)
+        found = [peer.store.number(statement) for peer in self._peers]
+        return max((number for number in found if number is not None), default=None)
+
+    def issued_before(self, server: ServerAccess, stride: int) -> int:
+        """How far a server had come by the stride that it had, or has, as peers know.
+
+        Args:
+            server: that is to begin with another stride.
+            stride: that it had.
+        """
+        offset = server.offset
+        return max(
+            (peer.store.kept(self._name, known_by) or {}).get(as_offset, 0)
+            for known_by, as_offset in ((stride, (offset - 1) % stride + 1), (self._stride, offset))
+            for peer in self._peers
+        )
+
+    def read_joined(self) -> int:
+        """No server that joined with a larger stride has issued this number or one below; 0 if unknown."""
+        kept = [peer.store.kept(self._name) or {} for peer in self._peers]
+        return min((marks[JOINED] for marks in kept if JOINED in marks), default=0)
+
+    def write_joined(self, number: int) -> None:
+        """Record that for the command that finishes the growth."""
+        for peer in self._peers:
+            mark = Mark(self._name, self._stride, JOINED, 0, number)
+            peer.store.write([mark], patient=True)
+
+    def write_raised(self, above: int, servers: Collection[ServerAccess] | None = None) -> None:
+        """Write that no ticket, of some servers or of all, is to be ``above`` or below from now on."""
+        for peer in self._peers:
+            tables = [
+                (issuer, issuer.server.table(self._name))
+                for issuer in self._peers
+                if issuer is not peer and (servers is None or issuer.server in servers)
+            ]
+            peer.read(tables)
+            numbers = [(t, seed(above + 1, self._stride, t.offset)) for _, t in tables]
+            peer.write(numbers, patient=True)

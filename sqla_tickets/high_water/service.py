@@ -1,0 +1,349 @@
+"""The high-water service: it reads and writes marks, which tell an old number from a new one.
+
+A server that was restored from a backup, or a replica that lagged and was promoted, issues numbers again.
+A process that has just started has never seen them. So every server has a small table of marks: how far its
+*peers* had come. Marks are written in the background and are only ever raised. A process reads them before
+it first draws from a table, and when the table's server has changed or was started again. It then refuses
+every ticket that is not above them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ..concurrency import SharedCall, SingleFlight, has_running_loop, pause, random, time
+from ..connect.engines import in_memory
+from ..connect.identity import Identity
+from ..draw.access import ServerAccess
+from ..draw.buffer import drop_everything
+from ..draw.table_state import PeerServer, TicketTable
+from ..errors import TicketTableError
+from .credible import is_credible, refutation
+from .duplicates import DuplicateServers
+from .peer import Peer
+from .sequence_marks import SequenceMarks
+from .store import HighWaterStore
+from .timing import TIMING
+
+log = logging.getLogger(__name__)
+
+
+class HighWaterService:
+    """Reads and writes the high-water marks that the servers of one pool keep of each other.
+
+    A server that is down does not fail a draw: its marks are read when it is back. A draw waits in two cases:
+
+    - Before the first draw from a table, for `Timing.patience_seconds`, until the peers have told their marks: `read_marks`.
+      Only ``require_peer`` refuses a table that no peer has told of. A draw then waits for a peer for as long as for a
+      server: a busy one has not failed.
+    - Before a ticket is handed out that is far above a peer's mark, for `Timing.lead_wait_seconds`: `bound_lead`.
+
+    Args:
+        servers: of the pool.
+        stride: of the pool.
+        require_peer: whether a table that no peer can tell of is not drawn from.
+    """
+
+    def __init__(
+        self, servers: Sequence[ServerAccess], stride: int, *, require_peer: bool = False
+    ) -> None:
+        self._requires_peer = require_peer
+        self._peers = [Peer(HighWaterStore(server), stride) for server in servers]
+        self._stride = stride
+        self._due = 0.0
+        self._asking: SingleFlight[tuple[ServerAccess, str]] = SingleFlight()
+        self._duplicates = DuplicateServers(servers)
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: what the parent has begun will not end here."""
+        self._asking = SingleFlight()
+        for peer in self._peers:
+            peer.reinit_after_fork()
+
+    def _peer(self, server: ServerAccess) -> Peer:
+        return next(peer for peer in self._peers if peer.server is server)
+
+    def _peers_of(self, server: ServerAccess) -> list[Peer]:
+        return [peer for peer in self._peers if peer.server is not server]
+
+    # -- before the first ticket of a table
+
+    def read_marks(self, server: ServerAccess, table: TicketTable) -> None:
+        """Read from the peers how far a table's tickets had been issued.
+
+        One caller asks; others that come in the meantime wait for its answers. When it is cancelled, one of
+        them asks.
+        """
+        own = SharedCall()
+        with own.under_way:
+            while (asking := self._asking.of((server, table.name), own)) is not own:
+                # it asks for the marks, and then for what servers show, by which doubtful ones are verified
+                seconds = self._patience_seconds + TIMING.patience_seconds
+                _wait_until(lambda asking=asking: asking.is_over, seconds)  # type: ignore[misc]  # bound now
+                if asking.is_done or not asking.is_over:
+                    return
+            self._ask_peers(server, table)
+            own.is_done = True
+
+    @property
+    def _patience_seconds(self) -> float:
+        """How long a draw waits for the first peer that tells."""
+        if not self._requires_peer:
+            return TIMING.patience_seconds
+        return max(peer.store.patience_seconds(is_required=True) for peer in self._peers)
+
+    def _ask_peers(self, server: ServerAccess, table: TicketTable) -> None:
+        issuer, peers = self._peer(server), self._peers_of(server)
+        for peer in peers:
+            peer.read_again(table)
+        returns: dict[PeerServer, int] = {peer.server: peer.server.returns for peer in peers}
+        table.begin_to_read_marks(returns, server.generation)
+
+        def is_awaited() -> bool:
+            """Whether the draw is refused unless one more peer tells."""
+            return self._requires_peer and table.mark_generation != server.generation
+
+        asked = [
+            peer
+            for peer in peers
+            if peer.store.may_be_asked(is_required=self._requires_peer)
+            and peer.store.can_be_asked_by(server)
+        ]
+        late = _ask(
+            asked,
+            lambda peer: peer.read([(issuer, table)], patient=is_awaited()),
+            more_seconds=self._patience_seconds - TIMING.patience_seconds,
+            is_awaited=is_awaited,
+        )
+        for peer in late:
+            log.info("%r is drawn from %s before %s has told its mark", table.name, server, peer)
+        table.end_to_read_marks(returns)
+        if table.doubtful_marks:
+            shown: dict[PeerServer, list[int | None]] = {}
+
+            def ask(peer: Peer) -> None:
+                shown[peer.server] = peer.store.shown(table.name)
+
+            _ask(asked, ask)
+            table.evidence = shown  # at once: another draw may verify marks by it at the same time
+
+    def verify_marks(self, server: ServerAccess, table: TicketTable) -> None:
+        """Make a table observe its doubtful marks that can be true, and report the others."""
+        doubted = dict(table.doubtful_marks)
+        for peer, number in doubted.items():
+            if is_credible(
+                number,
+                self._stride,
+                own=table.fence,
+                largest=table.largest,
+                peer=peer,
+                shown=table.evidence,
+                others=[mark for other, mark in doubted.items() if other is not peer],
+            ):
+                table.record_mark(peer, number, server.generation)
+            elif table.refuted_marks.get(peer) != number:
+                table.refuted_marks[peer] = number
+                log.error("%s", refutation(peer, server, table.name, number))
+            if table.doubtful_marks.get(peer) == number:
+                table.doubtful_marks.pop(peer, None)
+
+    def check_mark(self, server: ServerAccess, table: TicketTable) -> None:
+        """Check that a peer has given its mark of a table, or report that none could.
+
+        Raises:
+            TicketTableError: none could, and the pool requires that one does.
+        """
+        peers = self._peers_of(server)
+        if table.mark_generation == server.generation or not peers or in_memory(server.engine):
+            return
+        why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table)}" for peer in peers)
+        if self._requires_peer:
+            error = TicketTableError(
+                f"{table.name!r} is not drawn from {server}: none of its peers can tell how far it had"
+                " come, and the pool has require_peer=True. Bring one of them back, or create the table of"
+                f" marks where there is none, with pool.create_table() ({why})"
+            )
+            error.kind = "no_peer"
+            raise error
+        if not table.has_reported_no_mark:
+            table.has_reported_no_mark = True
+            log.warning(
+                "%r is drawn from %s although none of its peers can tell how far it had come: if it was"
+                " restored or promoted, it issues ids again. Bring a peer back, or create the table of marks"
+                " where there is none, with pool.create_table(). TicketPool(require_peer=True) draws from no"
+                " such table (%s)",
+                table.name,
+                server,
+                why,
+            )
+
+    def on_return(self, peer: ServerAccess) -> None:
+        """Tell it all marks, and drop what was buffered from a table that it had not told of."""
+        drawn_without = False
+        for other in self._peers_of(peer):
+            for table in other.server.known_tables():
+                table.lead_limit = 0
+                drawn_without |= table.was_drawn_without_mark(peer)
+        if drawn_without:
+            drop_everything()
+
+    def on_new_generation(self, server: ServerAccess) -> None:
+        """Say once that two servers of the pool are one."""
+        self._duplicates.report(server)
+
+    def first_of_cluster(
+        self, server: ServerAccess, identity: Identity | None
+    ) -> ServerAccess | None:
+        """The server of the pool that is this one's cluster already, as it has a smaller offset."""
+        return self._duplicates.first_of_cluster(server, identity)
+
+    # -- before tickets are handed out
+
+    def bound_lead(self, server: ServerAccess, table: TicketTable, last: int) -> None:
+        """Wait until the peers have stored a mark that a ticket is not far above.
+
+        Whatever is killed then, the marks tell nearly all that was handed out, at any speed and by any number of
+        processes. A peer that stores none in `Timing.lead_wait_seconds` is left behind until it does.
+
+        Args:
+            server: that the ticket was drawn from. The caller holds no connection to it, and no lock.
+            table: of the sequence.
+            last: the ticket.
+        """
+        lead = TIMING.lead_tickets * self._stride
+        self.begin_to_write(server)  # what is written at the moment may be older
+        if last > self._stored(server, table, last) + lead:
+            self._wait_for_marks(server, table, last, last - lead)
+        # half of the lead is for what is drawn until the next write has ended
+        table.lead_limit = min(self._stored(server, table, last) + lead, last + lead // 2)
+
+    def _stored(self, server: ServerAccess, table: TicketTable, last: int) -> int:
+        """The least mark on the peers that a draw waits for; ``last`` where there is none."""
+        awaited = [peer for peer in self._peers_of(server) if peer.is_awaited_by(server)]
+        return min((peer.stored(table) for peer in awaited), default=last)
+
+    def _wait_for_marks(
+        self, server: ServerAccess, table: TicketTable, last: int, number: int
+    ) -> None:
+        """Wait until the peers have stored ``number``, for ``last`` to be handed out, and do without those that do not.
+
+        It ends when the table is dropped, too: no mark of it is written any more.
+        """
+        waited_seconds, polled_at, pause_seconds = 0.0, time.monotonic(), 0.0
+        while server.tables.get(table.name) is table and waited_seconds < TIMING.lead_wait_seconds:
+            behind = [
+                peer
+                for peer in self._peers_of(server)
+                if peer.is_awaited_by(server)
+                and peer.stored(table) < number
+                and not peer.drew_earlier(table, last)
+            ]
+            if not behind:
+                break
+            for peer in behind:
+                if not peer.is_writing:
+                    peer.begin_to_write(self._peers_of(peer.server))
+            pause_seconds = min(2 * pause_seconds + 0.0005, 0.01)
+            pause(pause_seconds)
+            since, polled_at = polled_at, time.monotonic()
+            # while the process stood still, it could not read what a peer has answered
+            seconds = min(polled_at - since, TIMING.stall_seconds)
+            waited_seconds += seconds
+            for peer in behind:
+                peer.count_wait(polled_at, seconds)
+
+    # -- in the background
+
+    def on_accepted(self, server: ServerAccess, table: TicketTable, now: float) -> None:
+        """After a draw: begin to write what is new, when it is time."""
+        if now >= self._due:
+            self.begin_to_write(server)
+        table.write_due = self._due
+
+    def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable) -> bool:
+        """Whether the sequence was dropped and created anew since this process has drawn from a table."""
+        return any(peer.drew_earlier(table, table.high_water) for peer in self._peers_of(server))
+
+    def begin_to_write(self, server: ServerAccess) -> None:
+        """Begin to write what is new to all servers that are well.
+
+        Args:
+            server: that was drawn from; the driver of the others has to get on with its way to wait.
+        """
+        spread = random.uniform(0.5, 1.0)  # guards no secret
+        self._due = time.monotonic() + TIMING.interval_seconds * spread
+        for peer in self._peers:
+            if peer.store.is_well and peer.store.can_be_asked_by(server):
+                peer.begin_to_write(self._peers_of(peer.server))
+
+    def flush(self) -> None:
+        """Write what is not written yet, for a moment at most, over connections that are idle.
+
+        An event loop is not kept waiting; there, the last seconds stay unwritten.
+        """
+        if has_running_loop():
+            return
+        peers = [peer for peer in self._peers if not peer.server.engine.dialect.is_async]
+        for peer in peers:
+            if peer.store.is_well and peer.server.connections.has_idle:
+                peer.begin_to_write(self._peers_of(peer.server))
+        _wait_until(lambda: not any(peer.is_writing for peer in peers), TIMING.flush_seconds)
+
+    # -- when ticket tables are created, raised and dropped
+
+    @property
+    def margin(self) -> int:
+        """How many numbers above its last mark a server may have issued before it was set back."""
+        return TIMING.margin_tickets * self._stride
+
+    def of(self, name: str) -> SequenceMarks:
+        """The marks of one sequence, to create, raise or move its tables by."""
+        return SequenceMarks(self._peers, self._stride, name)
+
+    def drop(self, name: str) -> None:
+        """Forget the marks of a sequence that is dropped."""
+        for peer in self._peers:
+            _wait_until(lambda peer=peer: not peer.is_writing)  # type: ignore[misc]  # bound now
+            peer.forget(name)
+            peer.store.delete(name)
+
+
+def _ask(
+    peers: Iterable[Peer],
+    question: Callable[[Peer], object],
+    *,
+    more_seconds: float = 0.0,
+    is_awaited: Callable[[], bool] = lambda: False,
+) -> list[Peer]:
+    """Ask peers at the same time, for a moment at most; those that have not answered by then.
+
+    Args:
+        peers: the peers.
+        question: asks one of them.
+        more_seconds: how much longer it waits while ``is_awaited``.
+        is_awaited: whether one more answer is needed.
+    """
+    begun = list(peers)
+    asked = set(begun)
+    for peer in begun:
+
+        def ask(peer: Peer = peer) -> None:
+            try:
+                question(peer)
+            finally:
+                asked.discard(peer)
+
+        if not peer.store.begin(ask):
+            asked.discard(peer)
+    _wait_until(lambda: not asked)
+    _wait_until(lambda: not (asked and is_awaited()), more_seconds)
+    return [peer for peer in begun if peer in asked]
+
+
+def _wait_until(is_over: Callable[[], bool], seconds: float = TIMING.patience_seconds) -> None:
+    """Wait, in the manner of the caller, for what goes on in the background."""
+    end, wait = time.monotonic() + seconds, 0.0005
+    while not is_over() and time.monotonic() < end:
+        pause(wait)
+        wait = min(2 * wait, 0.01)

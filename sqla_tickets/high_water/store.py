@@ -1,0 +1,335 @@
+"""The store of high-water marks on one ticket server: reads and writes what it knows of its peers."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy import ClauseElement
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from ..concurrency import SharedCall, in_background, time
+from ..connect.engines import in_memory
+from ..connect.identity import Identity
+from ..dialects import ErrorKind
+from ..draw.access import ServerAccess
+from ..draw.table_state import TicketTable
+from ..errors import TicketError
+from ..tables import inspection as tables
+from ..tables.context import StatementContext
+from ..tables.metadata import Tombstone
+from .statements import JOINED, MARKS, Mark, creation, deletion, rows_of, upsert
+from .timing import TIMING
+
+log = logging.getLogger("sqla_tickets.high_water.service")
+T = TypeVar("T")
+Work = Callable[[StatementContext], T]
+
+_HAS_NONE = (
+    ErrorKind.TABLE_MISSING,
+    ErrorKind.ACCESS_DENIED,
+    ErrorKind.SCHEMA_MISMATCH,
+    ErrorKind.SYNTAX_ERROR,
+)
+
+
+class HighWaterStore:
+    """Stores the peers' high-water marks on one ticket server.
+
+    No method raises: a server that fails is done without.
+
+    Attributes:
+        server: the server.
+        offset: its residue class.
+        takes_no_writes: whether it has said so of the last marks, or that it has no space.
+    """
+
+    def __init__(self, server: ServerAccess) -> None:
+        self.server, self.offset = server, server.offset
+        self._keeps_none_until = 0.0
+        self._read_error: ErrorKind | None = None
+        self.takes_no_writes = False
+        self.reinit_after_fork()
+
+    def __str__(self) -> str:
+        return str(self.server)
+
+    def reinit_after_fork(self) -> None:
+        """In a fork: no thread waits for what the parent has asked."""
+        self._asking: dict[SharedCall, float] = {}
+
+    # -- whether and how it is asked
+
+    @property
+    def takes_marks(self) -> bool:
+        """Whether it can be written to, if it answers: it has not failed, and keeps marks."""
+        keeps_marks = time.monotonic() >= self._keeps_none_until
+        return self.server.breaker.is_closed and keeps_marks and not in_memory(self.server.engine)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it can be written to: it has not failed, was not unresponsive here, and keeps marks."""
+        return self.server.breaker.is_closed and self.may_be_asked()
+
+    def patience_seconds(self, *, is_required: bool) -> float:
+        """How long a draw waits for it; if it is required, as long as for a server that is drawn from."""
+        least = TIMING.patience_seconds
+        return max(least, self.server.timeouts.draw_seconds) if is_required else least
+
+    def may_be_asked(self, *, is_required: bool = False) -> bool:
+        """Whether it is to be asked: one that takes no writes can still tell.
+
+        That it seems unresponsive is not enough: a lost number would not be noticed.
+
+        Args:
+            is_required: whether nothing is drawn without it. Then it is asked also when it kept no marks a moment
+                ago, or is slow.
+        """
+        now, reason = time.monotonic(), self.server.breaker.reason
+        patience = self.patience_seconds(is_required=is_required)
+        return (
+            (reason is None or reason.kind == ErrorKind.READ_ONLY.name.lower())
+            and (is_required or now >= self._keeps_none_until)
+            and not any(
+                not asks.is_over and now - since >= patience
+                for asks, since in list(self._asking.items())
+            )
+            # what lives in this process ends with it
+            and not in_memory(self.server.engine)
+        )
+
+    def why_no_mark(self, drawn: ServerAccess, table: TicketTable) -> str:
+        """Why it could not tell how far a peer had come."""
+        if self.server.is_also(drawn):
+            return "it is the same server"
+        if self.server in table.refuted_marks:
+            return f"its mark {table.refuted_marks[self.server]} cannot be true"
+        if in_memory(self.server.engine):
+            return "it lives in the memory of this process"
+        if not self.can_be_asked_by(drawn):
+            return "its driver is asynchronous, and the caller is not"
+        if self.server.breaker.reason is not None:
+            return str(self.server.breaker.reason)
+        if self._read_error in _HAS_NONE:
+            return f"it keeps no table {MARKS} that this user can use: {self._read_error.value}"
+        return "no answer in time" if self._read_error is None else self._read_error.value
+
+    def can_be_asked_by(self, drawn: ServerAccess) -> bool:
+        """Whether it can be waited for in the way in which the server of a draw is waited for."""
+        return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
+
+    def begin(self, work: Callable[[], None]) -> bool:
+        """Do ``work`` in the background; False when it could not be begun."""
+        dialect = self.server.engine.dialect
+        if self.server.context.dialect.is_embedded:
+            # a file is never unresponsive; SQLite does not survive a fork during a call of another thread, and
+            # aiosqlite not always that its loop ends during a task
+            work()
+            return True
+        name = f"sqla_tickets marks on {self.server}"
+        return in_background(work, name, in_a_task=dialect.is_async)
+
+    # -- reading
+
+    def read(
+        self, names: Collection[str], *, patient: bool = False
+    ) -> tuple[Identity | None, list[Mark]] | None:
+        """The marks of some sequences, and who has told them; None when it cannot tell now, or its address leads elsewhere since.
+
+        Args:
+            names: of the sequences.
+            patient: whether it may wait for other writers.
+        """
+
+        def read_marks(context: StatementContext) -> tuple[Identity | None, list[Mark]]:
+            return context.identity, _read(names, context)
+
+        answer, self._read_error = self._do(read_marks, patient=patient)
+        return answer if answer is not None and self.server.leads_to(answer[0]) else None
+
+    def shown(self, name: str) -> list[int | None]:
+        """The number that the server shows of a sequence, to verify a mark by; None for an unknown number."""
+
+        def read_shown(context: StatementContext) -> list[int | None]:
+            marks = _read([name], context)
+            joined = [mark.number for mark in marks if mark.offset == JOINED]
+            return [*joined, _number(name, context)]
+
+        return self._do(read_shown)[0] or [None]
+
+    def kept(self, name: str, stride: int | None = None) -> dict[int, int] | None:
+        """The marks of a sequence by offset, as they stand there; None when it cannot tell now.
+
+        It is waited for as for a draw's answer, and not given up before: no draw waits for this.
+
+        Args:
+            name: of the sequence.
+            stride: with which they were written; None for the pool's.
+        """
+
+        def read_kept(context: StatementContext) -> list[Mark]:
+            return _read([name], replace(context, stride=stride or context.stride))
+
+        marks, error = self._try(read_kept, patient=True)
+        if marks is None and error not in _HAS_NONE:
+            return None
+        return {mark.offset: mark.number for mark in marks or []}
+
+    def number(self, statement: ClauseElement) -> int | None:
+        """The one number that a statement about marks reads; None where there is none, or it failed."""
+
+        def read_number(context: StatementContext) -> int | None:
+            rows = context.rows(statement)
+            return max((int(n) for (n,) in rows if n is not None), default=None)
+
+        return self._try(read_number, patient=True)[0]
+
+    def last_ticket(self, name: str) -> int | None:
+        """The largest ticket that its own table of a sequence shows; None when that cannot be told."""
+        return self._try(functools.partial(_number, name))[0]
+
+    # -- writing
+
+    def write(self, marks: Collection[Mark], *, patient: bool = False) -> list[Mark]:
+        """Raise marks, or write them where there are none; those that were sent.
+
+        The server ignores one whose token is not the stored one's.
+
+        Args:
+            marks: the marks.
+            patient: whether it may wait for other writers.
+        """
+        written: list[Mark] = []
+        ordered = sorted(marks)  # so that two processes do not lock each other out
+        for start in range(0, len(ordered), TIMING.marks_at_once):
+            part = ordered[start : start + TIMING.marks_at_once]
+            _, error = self._do(functools.partial(_write, part), patient=patient)
+            self.takes_no_writes = error in (ErrorKind.READ_ONLY, ErrorKind.DISK_FULL)
+            if error is None:
+                written += part
+        return written
+
+    def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark]:
+        """Make the table of marks, where it is missing, and rows for a sequence that has none.
+
+        Returns:
+            The marks that the server keeps of the sequence.
+        """
+        others = [row for row in rows if row.offset != self.offset]
+
+        def read_rows(context: StatementContext) -> list[Mark]:
+            return [mark for mark in _read([name], context) if mark.offset > JOINED]
+
+        def begin(context: StatementContext) -> list[Mark]:
+            _write(others, context)
+            return read_rows(context)
+
+        if not others:
+            return []
+        found, error = self._try(read_rows, patient=True)
+        if error is ErrorKind.TABLE_MISSING:
+            self._try(_create, patient=True)  # unless another process does it at the same time
+        if len(found or []) < len(others):
+            self._keeps_none_until = 0.0
+            found = self._do(begin, patient=True)[0] or found
+        return found or []
+
+    def delete(self, name: str) -> None:
+        """Delete the marks of a sequence, of all processes."""
+
+        def delete(context: StatementContext) -> None:
+            for statement in deletion(context.stride, name):
+                context.send(statement)
+
+        self._do(delete, patient=True)
+
+    # -- asking the server
+
+    def _do(self, work: Work[T], *, patient: bool = False) -> tuple[T | None, ErrorKind | None]:
+        """The answer of ``work``, or why there is none; a server that cannot keep marks is skipped for a while."""
+        answer, kind = self._try(work, patient=patient)
+        if kind in _HAS_NONE:
+            if not self._keeps_none_until:
+                log.info(
+                    "%s keeps no marks of its peers (%s: %s): a process that starts cannot tell there that"
+                    " one of them was set back. pool.create_table() makes the table, once the ticket user"
+                    " may CREATE it; it needs SELECT, INSERT, UPDATE and DELETE on it.",
+                    self.server,
+                    MARKS,
+                    kind.value,
+                )
+            self._keeps_none_until = time.monotonic() + TIMING.ask_again_seconds
+        return answer, kind
+
+    def _try(self, work: Work[T], *, patient: bool = False) -> tuple[T | None, ErrorKind | None]:
+        call = SharedCall()  # until the answer is there, or nobody waits for it any more
+        briefly = not patient and self.server.context.dialect.is_embedded
+        answers: list[T] = []
+
+        def ask(context: StatementContext) -> None:
+            self._asking[call] = time.monotonic()  # to connect is a question of its own
+            answers[:] = [_briefly(work, context) if briefly else work(context)]
+
+        with call.under_way:
+            try:
+                self._asking[call] = time.monotonic()
+                for _ in range(TIMING.max_attempts):
+                    try:
+                        self.server.use(ask)
+                    except Exception as error:  # noqa: BLE001  # no draw is to fail for it
+                        kind = self.server.context.dialect.error_kind(error)
+                        log.debug("the marks on %s: %s", self.server, kind.value)
+                        if kind is not ErrorKind.DEADLOCK:
+                            return None, kind
+                    else:
+                        return answers[0], None
+                return None, ErrorKind.DEADLOCK
+            finally:
+                self._asking.pop(call, None)
+
+
+def _briefly(work: Work[T], context: StatementContext) -> T:
+    """Do ``work`` within a draw, on a SQLite file, unless others hold it for too long."""
+    context.cursor.execute("PRAGMA busy_timeout", ())
+    ((usual,),) = context.cursor.fetchall()
+    _wait_for_others(context.cursor, TIMING.sqlite_lock_milliseconds)
+    answer = work(context)
+    _wait_for_others(context.cursor, int(usual))
+    return answer
+
+
+def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
+    cursor.execute(f"PRAGMA busy_timeout = {milliseconds}", ())
+    cursor.fetchall()
+
+
+def _number(name: str, context: StatementContext) -> int | None:
+    """How far the sequence has come on this server; None where that cannot be told."""
+    try:
+        found = tables.describe(context, name)
+    except TicketError:
+        return None
+    if isinstance(found, Tombstone):
+        return found.high_water
+    return None if found is None else tables.number(context, name, found.layout, found.stub)
+
+
+def _create(context: StatementContext) -> None:
+    for statement in creation(context.dialect):
+        context.send(statement)
+
+
+def _write(marks: Sequence[Mark], context: StatementContext) -> None:
+    statement, values = upsert(context.dialect, marks)
+    context.send(statement, **values)
+
+
+def _read(names: Collection[str], context: StatementContext) -> list[Mark]:
+    statement, values = rows_of(context.dialect, context.stride, names)
+    return [
+        Mark(str(name), context.stride, int(offset), int(token), int(number))
+        for name, offset, token, number in context.rows(statement, **values)
+    ]

@@ -1,0 +1,437 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
+"""Create, raise, drop, convert, rename and move: what migrations do to a sequence's ticket tables.
+
+Each function inspects every server before it changes one, and does only what is still to be done. So
+after a lost connection or a killed process, calling it again finishes the work.
+
+A move has four steps: tombstones on the target ("not open yet"), tombstones on the source, the
+largest high water of all, ticket tables above it on the target. Blocks that clients have buffered stay
+valid: they were issued, and lie below.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from ..arguments import name_of_sequence, whole_number
+from ..connect.engines import address_of
+from ..dialects import LayoutName
+from ..draw.server import TicketServer
+from ..errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
+from ..tables.inspection import ActiveTable, check_locks
+from ..tables.metadata import Tombstone, has_metadata
+from ..tables.new_table import NewTable, largest_ticket, seed
+from . import redirect_paths, tombstones
+from .handle import Servers, TableHandle, handles
+from .tombstones import Destination, FoundTable
+
+log = logging.getLogger(__name__)
+
+#: How many numbers are left free above a high water that may have been read too early.
+MARGIN_NUMBERS: Final = 10_000
+
+
+def table_states(pool: Servers, name: str) -> dict[TicketServer, FoundTable | TicketError]:
+    """The state of each server's table of that name, or why that is unknown."""
+    found: dict[TicketServer, FoundTable | TicketError] = {}
+    for handle in handles(pool, name):
+        try:
+            found[handle.server] = handle.inspect()
+        except TicketError as error:
+            found[handle.server] = error
+    return found
+
+
+def names(pool: Servers) -> set[str]:
+    """The sequences whose tables carry metadata on any server that answers; those of tombstones are left out."""
+    found: set[str] = set()
+    for server in pool.servers:
+        try:
+            comments = server.do("", tombstones.comments)
+        except TicketError as error:
+            log.warning("cannot list the ticket tables on %s: %s", server, error)
+        else:
+            found.update(name for name, comment in comments.items() if has_metadata(comment))
+    return found
+
+
+# -- create, raise, drop
+
+
+def create(
+    pool: Servers,
+    name: str,
+    *,
+    layout: LayoutName | None = None,
+    start: int | None = None,
+    above: int = 0,
+    bits: int = 64,
+    engine: str = "InnoDB",
+) -> bool:
+    """Create the sequence's table on every server; those that are there are verified.
+
+    Args:
+        pool: the pool of the servers.
+        name: of the sequence.
+        layout: None for the server's own.
+        start: no ticket of a new table is below it, and a table that is there may not be.
+        above: no ticket from now on is this number or below: a table that is there is raised.
+        bits: 64 or 32.
+        engine: the storage engine, on MySQL and MariaDB.
+
+    Returns:
+        False when the sequence has moved away or been renamed since, and nothing was done.
+
+    Raises:
+        TicketError: a server failed, or has another table of that name. Call it again when that is
+            repaired: what was done is kept.
+    """
+    tables = handles(pool, name)
+    # invalid arguments are refused before any server is asked
+    tables[0].element(1 if start is None else start, layout=layout, bits=bits, engine=engine)
+    states = {handle: handle.inspect() for handle in tables}
+    if _is_elsewhere(name, states):
+        return False
+    dropped = [s.high_water for s in states.values() if isinstance(s, Tombstone)]
+    first = max(start or 1, above + 1, *(high + 1 for high in dropped))
+    lost = max(_lost_below(states), _lost_by_marks(pool, name, states, first))
+    before: list[FoundTable] = [*states.values()]
+    earlier = None if any(before) else pool._marks.of(name).of_other_strides()
+    if earlier is not None:
+        # no tombstone is left, and another stride was in use: none tells which
+        before.append(Tombstone("dropped", pool.name, name, earlier, "counter"))
+        lost = max(lost, earlier + pool._marks.margin if earlier else 0)
+    if lost >= first:
+        log.warning(
+            "%r is missing on a server of the pool %r, and its peers know of issued tickets: the new table begins"
+            " above %d. Raise it if the server had issued more before it lost its table.",
+            name,
+            pool.name,
+            lost,
+        )
+
+    stub = tombstones.stub_column(pool.stride, *before)
+    path = next((tombstones.path_of(s) for s in states.values() if isinstance(s, ActiveTable)), ())
+
+    def made(handle: TableHandle, start: int) -> NewTable:
+        return handle.element(start, layout=layout, bits=bits, engine=engine, stub=stub, path=path)
+
+    for handle, state in states.items():
+        if isinstance(state, Tombstone) and state.kind == "converting":
+            raise _in_the_way(handle, state)
+        if isinstance(state, ActiveTable):
+            handle.server.create(made(handle, first))
+            _check_start(handle, state, start)
+    for handle, state in states.items():
+        element = made(handle, max(first, lost + 1))
+        if state is None:
+            handle.server.create(element)
+        elif isinstance(state, Tombstone):
+            handle.open(element, state)
+        # another process may have created a new one since, and lower
+        least = above if isinstance(state, ActiveTable) else element.start - 1
+        if least:
+            handle.raise_above(least)
+    if above:
+        pool._marks.of(name).write_raised(above)
+    return True
+
+
+def _lost_by_marks(
+    pool: Servers, name: str, states: Mapping[TableHandle, FoundTable], first: int
+) -> int:
+    """The number from which a lost table may begin, by the marks; else 0."""
+    is_lost = any(not isinstance(state, ActiveTable) for state in states.values())
+    known = pool._marks.of(name).prepare(opens_above=first if is_lost else None)
+    return known + pool._marks.margin if is_lost and known >= first else 0
+
+
+def _lost_below(states: Mapping[TableHandle, FoundTable]) -> int:
+    """The number from which a table that some servers lack may begin, by what the others have; else 0."""
+    numbers = [
+        (state.number or 0 if isinstance(state, ActiveTable) else state.high_water, handle.stride)
+        for handle, state in states.items()
+        if state is not None
+    ]
+    fresh = all(number <= stride for number, stride in numbers)
+    return 0 if fresh or None not in states.values() else max(numbers)[0] + MARGIN_NUMBERS
+
+
+def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> None:
+    if start is None or state.number is None:
+        return
+    if state.number < seed(start, handle.stride, handle.offset):
+        raise TicketTableError(
+            f"the ticket table {handle} is there and stands at {state.number}, below start={start}:"
+            f" raise it above {start - 1}, or leave start out"
+        )
+
+
+def _is_elsewhere(
+    name: str, states: Mapping[TableHandle, FoundTable], level: int = logging.INFO
+) -> bool:
+    """Whether the sequence has moved away or been renamed, as a run for another shard finds.
+
+    Raises:
+        TicketTableError: some of it has, and some has not.
+    """
+    for handle, state in states.items():
+        if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
+            if any(isinstance(each, ActiveTable) for each in states.values()):
+                raise _in_the_way(handle, state)
+            where = f"{state.sequence!r} of the pool {state.pool!r}"
+            log.log(level, "%r stays as it is: it is %s now", name, where)
+            return True
+    return False
+
+
+def _in_the_way(handle: TableHandle, tombstone: Tombstone) -> TicketTableError:
+    where = f"{tombstone.sequence!r} of the pool {tombstone.pool!r}"
+    what, advice = {
+        "moved": (f"has gone to {where}", "start from there or, if that migration broke off, "),
+        "opening": (f"is the target of a move of {where} that has not ended", ""),
+        "converting": ("is being converted to another layout", ""),
+        "dropped": ("was dropped", "create it again or, if that migration broke off, "),
+    }[tombstone.kind]
+    return TicketTableError(f"the ticket table {handle} {what}: {advice}run that migration again")
+
+
+def raise_above(pool: Servers, name: str, above: int) -> None:
+    """Raise a sequence: every server's next ticket is larger than ``above``. Never lowers a number.
+
+    Raises:
+        TicketArgumentError: there is no such ticket.
+        TicketError: a server failed, or has no table that can be drawn from.
+    """
+    name = name_of_sequence(name)
+    whole_number(f"the sequence {name!r}: above", above, 0, largest_ticket(64) - 1)
+    for handle in handles(pool, name):
+        handle.raise_above(above)
+    pool._marks.of(name).write_raised(above)
+
+
+def drop(pool: Servers, name: str) -> None:
+    """Replace the table by a tombstone on every server: no ticket is issued any more.
+
+    The high water stays, and `create` begins above it.
+
+    Raises:
+        TicketError: a server failed. Call it again when that is repaired.
+    """
+    states = {handle: handle.inspect() for handle in handles(pool, name)}
+    if _is_elsewhere(name, states, logging.WARNING):
+        return  # a table that is made of such a tombstone later would begin too low
+    for handle, state in states.items():
+        if state is not None:
+            handle.close("dropped", pool.name, name, state)
+
+
+# -- convert, rename, move
+
+
+def convert(pool: Servers, name: str, layout: LayoutName) -> None:
+    """Give the table on every server another layout; its tickets go on above the old ones.
+
+    One server at a time: clients draw from the others.
+
+    Raises:
+        TicketArgumentError: a server cannot have this layout.
+        TicketTableError: nor can one that is in a cluster.
+        TicketError: a server failed, or has no table. Call it again when that is repaired.
+    """
+    tables = handles(pool, name)
+    for handle in tables:
+        if layout not in handle.server.context.dialect.layouts:
+            raise TicketArgumentError(f"layout={layout!r}: {handle.server} has no such layout")
+    states = {handle: handle.inspect() for handle in tables}
+    if _is_elsewhere(name, states):
+        return
+    for handle, state in states.items():
+        if state is None:
+            raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
+        if isinstance(state, Tombstone) and state.kind != "converting":
+            raise _in_the_way(handle, state)
+    for handle in tables:
+        handle.run(check_locks, layout)
+    for handle, state in states.items():
+        if isinstance(state, ActiveTable) and state.layout == layout:
+            continue
+        tombstone = handle.close("converting", pool.name, name)
+        start, bits = tombstone.high_water + 1, _bits(tombstone, tombstone.high_water)
+        stub = tombstones.stub_column(pool.stride, tombstone)
+        element = handle.element(start, layout=layout, bits=bits, stub=stub, path=tombstone.path)
+        handle.open(element, tombstone)
+
+
+def rename(pool: Servers, old: str, new: str) -> None:
+    """Give a sequence another name; clients of the old one are redirected.
+
+    Raises:
+        TicketError: a server failed, has no table ``old``, or one of either name. Call it again when
+            that is repaired.
+    """
+    if old == new:
+        raise TicketArgumentError(f"rename {old!r}: the new name is the old one")
+    transfers = [
+        _Transfer([source], [target])
+        for source, target in zip(handles(pool, old), handles(pool, new), strict=True)
+    ]
+    if any(transfer.is_to_be_done() for transfer in transfers):
+        refuse_during_resize(pool, old)
+    known = pool._marks.of(new).prepare(opens_above=0)
+    margin = pool._marks.margin
+    for transfer in [transfer for transfer in transfers if transfer.is_to_be_done()]:
+        transfer.run(known, margin)
+
+
+def move(source: Servers, name: str, target: Servers) -> None:
+    """Move a sequence to the servers of another pool, while clients draw from it.
+
+    Raises:
+        TicketArgumentError: the pools share a server, or differ in their stride.
+        TicketTableError: a server of the target is in a cluster, where the table could not be drawn from.
+        TicketError: a server failed, the source has no table, or the target has one. Call it again
+            when that is repaired.
+    """
+    if source.stride != target.stride:
+        raise TicketArgumentError(
+            f"{name!r} cannot move from the pool {source.name!r} with a stride of {source.stride} to"
+            f" {target.name!r} with {target.stride}: give both the same stride"
+        )
+    addresses = [
+        {address_of(server.engine) for server in pool.servers} for pool in (source, target)
+    ]
+    if source is target or source.name == target.name or addresses[0] & addresses[1]:
+        raise TicketArgumentError(
+            f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: they share"
+            " servers. Name two pools of different servers"
+        )
+    transfer = _Transfer(handles(source, name), handles(target, name))
+    if transfer.is_to_be_done():
+        refuse_during_resize(source, name)
+        transfer.refuse_to_lock()
+        transfer.run(target._marks.of(name).prepare(opens_above=0), target._marks.margin)
+
+
+def refuse_during_resize(pool: Servers, name: str) -> None:
+    """Check that no servers have joined with a larger stride than the pool's, which a growth is to end with.
+
+    Raises:
+        TicketTableError: some have.
+        TicketError: a server failed.
+    """
+    for handle in handles(pool, name):
+        joined = handle.run(tombstones.joined_above)
+        if joined is not None:
+            raise TicketTableError(
+                f"{handle} is being resized: servers of a larger stride than"
+                f" {pool.stride} have joined above {joined}. End that first: run sqla-tickets grow --finish with"
+                " the new configuration, which has all servers"
+            )
+
+
+class _Transfer:
+    """A move or a rename: from some servers and a name to others.
+
+    A target is opened only after all sources are closed; so it is inspected first, and a target that
+    is found open while a source is open, too, was there before this move. When sources and
+    targets lead to each other, this transfer or the one back broke off: it is carried out now.
+    """
+
+    def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
+        self._sources, self._targets = sources, targets
+        self._there = {handle: handle.inspect() for handle in targets}
+        self._here = {handle: handle.inspect() for handle in sources}
+
+    def is_to_be_done(self) -> bool:
+        """Whether something is left to do, and nothing stands against it.
+
+        Raises:
+            TicketTableError: the source is not there, or the target is there already.
+        """
+        source, target = self._sources[0], self._targets[0]
+        for handle, state in self._here.items():
+            if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
+                raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
+            if isinstance(state, Tombstone) and not _leads_to(state, target):
+                raise _in_the_way(handle, state)
+        if all(isinstance(state, Tombstone) for state in self._here.values()):
+            for handle, state in self._there.items():
+                if state is None:
+                    raise TicketTableMissing(f"there is no ticket table {handle}: create it again")
+            return any(_leads_to(state, source) for state in self._there.values())
+        for handle, state in self._there.items():
+            if isinstance(state, ActiveTable):
+                raise TicketTableError(
+                    f"there is a ticket table {handle} already: drop it, or choose another name"
+                )
+            if state is None or _leads_to(state, source):
+                continue
+            if state.kind in ("opening", "converting"):
+                raise _in_the_way(handle, state)
+        return True
+
+    def refuse_to_lock(self) -> None:
+        """Check that every target can have the layout, while there is still a source to draw from.
+
+        Raises:
+            TicketTableError: one is in a cluster that Flickr's layout does not suit.
+        """
+        layouts: list[LayoutName] = [
+            state.layout for state in self._here.values() if isinstance(state, ActiveTable)
+        ]
+        for target in self._targets if layouts else ():
+            can_have = target.server.context.dialect.layouts
+            target.run(check_locks, layouts[0] if layouts[0] in can_have else can_have[0])
+
+    def run(self, known: int, margin: int) -> None:
+        """Do what is left to do.
+
+        Args:
+            known: the largest mark of an earlier generation of the target's name.
+            margin: how many numbers above it may have been issued.
+        """
+        source, target = self._sources[0], self._targets[0]
+        opening = Destination("opening", source.pool, source.sequence)
+        placed = {
+            handle: handle.run(tombstones.place_tombstone, opening, state)
+            for handle, state in self._there.items()
+            if not isinstance(state, ActiveTable)
+        }
+        closed = [
+            handle.close("moved", target.pool, target.sequence, state)
+            for handle, state in self._here.items()
+        ]
+        everywhere = (*closed, *placed.values())
+        high = max(tombstone.high_water for tombstone in everywhere)
+        high = high if known <= high else known + margin
+        last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
+        path = redirect_paths.extended(
+            closed[0].path, (source.pool, source.sequence), (target.pool, target.sequence)
+        )
+        stub = tombstones.stub_column(target.stride, *everywhere)
+        for handle, tombstone in placed.items():
+            layout, bits = _layout_for(handle, last), _bits(last, high)
+            element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
+            handle.open(element, tombstone)
+
+
+def _leads_to(state: FoundTable, handle: TableHandle) -> bool:
+    return (
+        isinstance(state, Tombstone)
+        and state.kind in ("moved", "opening")
+        and (state.pool, state.sequence) == (handle.pool, handle.sequence)
+    )
+
+
+def _bits(tombstone: Tombstone, high_water: int) -> int:
+    """32 where the table had 32 and there is room left; else 64."""
+    return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64
+
+
+def _layout_for(handle: TableHandle, tombstone: Tombstone) -> LayoutName | None:
+    """The layout that the sequence had, where the server can have it."""
+    return tombstone.layout if tombstone.layout in handle.server.context.dialect.layouts else None

@@ -1,0 +1,201 @@
+"""The status of ticket tables: one record for each sequence and server, and one loop that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..dialects import LayoutName
+from ..draw.server import TicketServer
+from ..draw.table_state import TableState, TicketTable
+from ..errors import TicketError, TicketServerError
+from ..tables.context import StatementContext
+from ..tables.new_table import largest_ticket
+from .handle import Servers
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStatus:
+    """One sequence on one ticket server.
+
+    Attributes:
+        pool: the pool's name.
+        sequence: its name; empty where no server answers that could name one.
+        server: the server's name, without user and password.
+        stride: of the pool.
+        offset: of the server.
+        up: whether the server answered just now, about this table.
+        is_read_only: whether it answers and takes no writes, so that nothing is drawn from it.
+        last_ticket: the largest ticket that its table shows, of any client; None when not up.
+        lead: how far that is above the server that is the least far; None when not up.
+        high_water_mark: the largest ticket that the server's peers know of; None where none has told.
+            A last ticket below it is a server that was set back.
+        largest: the largest ticket that the table's column can hold.
+        layout: how the table is drawn from; None before it was inspected.
+        is_foreign: whether the table has no metadata: another program created it.
+        rate: tickets a second, all clients together; None where it was not measured.
+        buffered: how many tickets of the sequence this process has buffered, from whichever server.
+        draws: how many draws of this process the table has answered.
+        errors: how many it has failed.
+        breaker: the graver state of the server's and the table's circuit breaker in this process.
+        error: why it is not up, or not asked.
+    """
+
+    pool: str
+    sequence: str = ""
+    server: str
+    stride: int
+    offset: int
+    up: bool = False
+    is_read_only: bool = False
+    last_ticket: int | None = None
+    lead: int | None = None
+    high_water_mark: int | None = None
+    largest: int = largest_ticket(64)
+    layout: LayoutName | None = None
+    is_foreign: bool = False
+    rate: float | None = None
+    buffered: int = 0
+    draws: int = 0
+    errors: int = 0
+    breaker: TableState = "closed"
+    error: str | None = None
+
+    @property
+    def capacity_left(self) -> int | None:
+        """How many tickets the server can still issue; None when not up."""
+        if self.last_ticket is None:
+            return None
+        return max(0, self.largest - self.last_ticket) // self.stride
+
+    @property
+    def bits(self) -> int:
+        """Of the table's numbers, by the type of its column: 31 for a signed one of 32."""
+        return 64 if self.largest == largest_ticket(64) else self.largest.bit_length()
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether the server has forgotten tickets that its peers know of."""
+        return self.last_ticket is not None and self.last_ticket < (self.high_water_mark or 0)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it needs no operator."""
+        return self.up and not self.is_set_back and not self.is_read_only
+
+
+class StatusPool(Servers, Protocol):
+    """The source of a status; a `TicketPool` is one."""
+
+    def buffered(self, sequence: str) -> int:
+        """How many tickets of the sequence this process has buffered."""
+        ...
+
+
+def ask_tables(
+    pool: StatusPool, sequences: Iterable[str], *, ask_peers: bool = False
+) -> list[TableStatus]:
+    """The status of sequences on every server, all asked now; nothing is raised for a server that is down.
+
+    A server that has failed is not asked about the sequences that come after.
+
+    Args:
+        pool: whose servers are asked.
+        sequences: their names.
+        ask_peers: whether the high-water marks are read from the peers, too. The tables then count as
+            verified: not for a pool that draws.
+    """
+    found: list[TableStatus] = []
+    failed: dict[TicketServer, TicketError] = {}
+    read_only: dict[TicketServer, bool] = {}
+    for name in sorted(sequences):
+        for server in pool.servers:
+            table = server.table(name)  # it is known from now on, whatever comes of it
+            last = failed.get(server) or _last_ticket(server, name)
+            if isinstance(last, int):
+                if server not in read_only:
+                    read_only[server] = is_read_only(server)
+                if ask_peers:
+                    server.verify(table)
+            elif isinstance(last, TicketServerError) and not server.breaker.is_closed:
+                failed[server] = last  # else it is about the table
+            found.append(_status(pool, server, table, last, read_only.get(server, False)))
+    return _with_leads(found)
+
+
+def known_tables(pool: StatusPool) -> list[TableStatus]:
+    """The state of each table, as this process knows it, without asking any server.
+
+    ``last_ticket`` is the largest that it has seen; ``up`` and ``error`` tell of its last attempt.
+    """
+    found: list[TableStatus] = []
+    for server in pool.servers:
+        for table in server.known_tables():
+            if table.name and (table.fence or table.errors):
+                reason = server.breaker.reason or table.reason
+                status = _status(pool, server, table, reason or table.fence, False)
+                found.append(replace(status, last_ticket=table.fence))
+    return _with_leads(found)
+
+
+def _last_ticket(server: TicketServer, name: str) -> int | TicketError:
+    try:
+        return server.last_ticket(name)
+    except TicketError as error:
+        return error
+
+
+def _status(
+    pool: StatusPool,
+    server: TicketServer,
+    table: TicketTable,
+    last: int | TicketError,
+    read_only: bool,
+) -> TableStatus:
+    up = isinstance(last, int)
+    reason = table.quarantine or server.breaker.reason or table.breaker.reason
+    error = reason if up else last
+    return TableStatus(
+        pool=pool.name,
+        sequence=table.name,
+        server=str(server),
+        stride=pool.stride,
+        offset=server.context.offset,
+        up=up,
+        is_read_only=up and read_only,
+        last_ticket=last if isinstance(last, int) else None,
+        high_water_mark=table.largest_mark or None,
+        largest=table.largest,
+        layout=table.layout.name if table.layout else None,
+        is_foreign=up and table.metadata is None,
+        buffered=pool.buffered(table.name),
+        draws=table.draws,
+        errors=table.errors,
+        breaker="open" if table.state == "closed" and reason else table.state,
+        error=None if error is None else str(error),
+    )
+
+
+def _with_leads(statuses: Sequence[TableStatus]) -> list[TableStatus]:
+    last = [(s.sequence, s.last_ticket) for s in statuses if s.last_ticket is not None]
+    least = {name: min(n for other, n in last if other == name) for name, _ in last}
+    return [
+        s if s.last_ticket is None else replace(s, lead=s.last_ticket - least[s.sequence])
+        for s in statuses
+    ]
+
+
+def is_read_only(server: TicketServer) -> bool:
+    """Whether a server answers and takes no writes: by a variable, or as a standby."""
+    question = server.context.dialect.read_only()
+    if question is None:
+        return False
+
+    def ask(context: StatementContext) -> bool:
+        return any(str(value).upper() not in ("OFF", "0") for _, value in context.rows(question))
+
+    try:
+        return server.do("", ask)
+    except TicketError:
+        return False

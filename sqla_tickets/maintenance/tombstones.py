@@ -1,0 +1,317 @@
+"""Tombstones: tables without tickets that close a ticket table, or redirect its clients.
+
+A tombstone has the table's name and none of its columns. So the statement of a client that found the
+table a moment ago fails, whatever layout it knew. Its comment tells a client that inspects it where the
+sequence went. It comes and goes in one atomic step: the number is read,
+and the table altered, while every other client is locked out (``LOCK TABLES`` on MySQL and MariaDB, a
+transaction elsewhere).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from ..concurrency import random_bytes
+from ..dialects import STUB, ErrorKind
+from ..errors import TicketArgumentError, TicketTableError, TicketTableMissing
+from ..high_water.statements import MARKS, smallest_joined
+from ..tables import inspection as tables
+from ..tables.context import StatementContext
+from ..tables.inspection import ActiveTable
+from ..tables.metadata import Path, Tombstone, TombstoneKind
+from ..tables.new_table import NewTable, seed, stub_of
+
+#: What a server has under the name of a sequence.
+FoundTable = ActiveTable | Tombstone | None
+
+
+class Destination(NamedTuple):
+    """The content of a tombstone: why it is there, and which sequence to draw from instead."""
+
+    kind: TombstoneKind
+    pool: str
+    sequence: str
+
+
+def inspect(context: StatementContext, name: str) -> FoundTable:
+    """The object that the server has under that name, and a table's number.
+
+    Raises:
+        TicketTableError: a table that is no ticket table of this pool.
+    """
+    found = tables.describe(context, name)
+    if found is None or isinstance(found, Tombstone):
+        return found
+    number = tables.number(context, name, found.layout, found.stub)
+    return found._replace(number=number)
+
+
+def stub_column(stride: int, *before: FoundTable) -> str:
+    """The name of the stub column of a table that is opened with a stride.
+
+    Args:
+        stride: with which it is opened.
+        before: what was there, and what the sequence has elsewhere.
+
+    Returns:
+        ``stub``, unless a table had another stride, or had changed it before: then clients may be left
+        that know the table so.
+    """
+    changed = any(
+        state.stub != STUB
+        or (isinstance(state, Tombstone) and state.layout and state.stride != stride)
+        for state in before
+        if state is not None
+    )
+    return stub_of(stride) if changed else STUB
+
+
+def comments(context: StatementContext) -> dict[str, str]:
+    """The comments in which this package's name stands, by the tables that have them."""
+    rows = context.rows(context.dialect.list_tables())
+    return {str(name): str(comment) for name, comment in rows}
+
+
+def close(
+    context: StatementContext,
+    name: str,
+    to: Destination,
+    seen: FoundTable = None,
+) -> Tombstone:
+    """Put a tombstone where a ticket table is; every ticket of it is at most the high water.
+
+    What stands on the tombstone ``seen`` is replaced, and its high water kept.
+
+    Raises:
+        TicketTableMissing: there is no table.
+        TicketTableError: there is something else than was seen: another migration has put it there.
+    """
+    with context.dialect.exclusive(context.cursor, name):
+        state = inspect(context, name)
+        if state is None:
+            raise TicketTableMissing(f"{context.server} has no ticket table {name!r}")
+        if isinstance(state, Tombstone):
+            tombstone = state._replace(kind=to.kind, pool=to.pool, sequence=to.sequence)
+            if tombstone != state:
+                if state != seen:
+                    raise _changed(context, name, seen, state)
+                tombstone = tombstone._replace(nonce=_nonce())
+                context.send_all(context.dialect.replace_by_tombstone(name, str(tombstone)))
+            return tombstone
+        if isinstance(seen, Tombstone):
+            raise _changed(context, name, seen, state)
+        if context.dialect.begin is None:
+            return _close_by_alter(context, name, state, to)
+        high = tables.last_ticket(context, name, state.layout, state.stub)
+        bits = state.metadata.bits if state.metadata else 64
+        tombstone = _tombstone(context, state, to, high, bits)
+        context.send_all(context.dialect.replace_by_tombstone(name, str(tombstone)))
+        return tombstone
+
+
+class _Rehearsed(Exception):
+    """Ends a transaction without its changes."""
+
+
+def rehearse(context: StatementContext, name: str) -> None:
+    """Check that this user could replace a ticket table by a tombstone; nothing is changed.
+
+    Raises:
+        TicketTableMissing: there is none.
+        Exception: the driver's: a privilege is missing, or a view depends on the table.
+    """
+    with contextlib.suppress(_Rehearsed), context.dialect.exclusive(context.cursor, name):
+        state = inspect(context, name)
+        if not isinstance(state, ActiveTable):
+            raise TicketTableMissing(f"{context.server} has no ticket table {name!r}")
+        if context.dialect.begin is None:
+            if state.metadata is not None:  # every ALTER TABLE takes the same privileges
+                context.send_all(context.dialect.comment_on(name, str(state.metadata)))
+            return
+        context.send(context.dialect.drop_table(name))
+        raise _Rehearsed
+
+
+def _close_by_alter(
+    context: StatementContext, name: str, state: ActiveTable, to: Destination
+) -> Tombstone:
+    rows = context.rows(context.dialect.table_parts(name))
+    parts = [(str(kind), str(part)) for kind, part in rows]
+    bits = 32 if any(kind == "type" and part.startswith("int") for kind, part in parts) else 64
+    if state.layout == "replace":
+        high = _draw_last(context, name, state)
+    else:
+        high = tables.last_ticket(context, name, state.layout, state.stub)
+    tombstone = _tombstone(context, state, to, high, bits)
+    keys = [part for kind, part in parts if kind == "key"]
+    checks = [part for kind, part in parts if kind == "check"]
+    altered = context.dialect.alter_to_tombstone(name, str(tombstone), state.stub, keys, checks)
+    context.send(altered)
+    return tombstone
+
+
+def _tombstone(
+    context: StatementContext, state: ActiveTable, to: Destination, high: int, bits: int
+) -> Tombstone:
+    """The tombstone that replaces a ticket table."""
+    return Tombstone(
+        to.kind,
+        to.pool,
+        to.sequence,
+        high,
+        state.layout,
+        bits,
+        _nonce(),
+        context.stride,
+        state.stub,
+        path_of(state),
+    )
+
+
+def path_of(state: FoundTable) -> Path:
+    """The path of a sequence, as a server records it."""
+    if isinstance(state, ActiveTable):
+        return state.metadata.path if state.metadata else ()
+    return () if state is None else state.path
+
+
+def _nonce() -> str:
+    """Guards against ABA: a stalled migration must not take a later tombstone for its own."""
+    return random_bytes(6).hex()
+
+
+def _draw_last(context: StatementContext, name: str, state: ActiveTable) -> int:
+    """Draw a last ticket: it is above all others, which the row of Flickr's table need not be."""
+    try:
+        context.send(
+            context.dialect.replace_ticket(name, context.stride, context.offset, state.stub)
+        )
+    except Exception as error:
+        if context.dialect.error_kind(error) in (ErrorKind.EXHAUSTED, ErrorKind.DUPLICATE_NUMBER):
+            return state.largest
+        raise
+    return int(context.cursor.lastrowid or 0)
+
+
+def place_tombstone(
+    context: StatementContext, name: str, to: Destination, seen: FoundTable
+) -> Tombstone:
+    """Put a tombstone where nothing is, or change what stands on the tombstone ``seen``.
+
+    Raises:
+        TicketTableError: there is a ticket table, or another tombstone.
+    """
+    state = inspect(context, name)
+    if state is None:
+        tombstone = Tombstone(to.kind, to.pool, to.sequence, 0, nonce=_nonce())
+        with context.dialect.transaction(context.cursor):
+            context.send_all(context.dialect.create_tombstone(name, str(tombstone)))
+        return tombstone
+    if isinstance(state, ActiveTable):
+        raise TicketTableError(f"{context.server} has a ticket table {name!r} that is drawn from")
+    if (state.kind, state.pool, state.sequence) == (to.kind, to.pool, to.sequence):
+        return state
+    if state != seen:
+        raise _changed(context, name, seen, state)
+    return close(context, name, to, seen)
+
+
+def open_table(context: StatementContext, new: NewTable, expected: Tombstone) -> None:
+    """Make a ticket table of the tombstone ``expected``; one that another run opened is raised.
+
+    Raises:
+        TicketTableError: another tombstone is there than the one that was seen when the number that
+            the table is to begin with was found out.
+    """
+    name = new.name
+    with context.dialect.exclusive(context.cursor, name):
+        state = inspect(context, name)
+        if state == expected:
+            context.send_all(context.dialect.open_table(new.shape(context.dialect)))
+            return
+    if isinstance(state, ActiveTable):
+        raise_above(context, name, new.start - 1)
+        return
+    raise _changed(context, name, expected, state)
+
+
+def _changed(context: StatementContext, name: str, seen: object, found: object) -> TicketTableError:
+    return TicketTableError(
+        f"the ticket table {name!r} on {context.server} was changed by another client: expected {seen},"
+        f" found {found}. Run this migration again when no other one is running."
+    )
+
+
+def raise_above(context: StatementContext, name: str, above: int) -> None:
+    """Raise the table: no ticket from now on is ``above`` or below; a number is never lowered.
+
+    A table that has lost its row is given one.
+
+    Raises:
+        TicketTableError: there is no table that can be drawn from, or the number is one of those with
+            which servers of a larger stride have joined.
+    """
+    number = seed(above + 1, context.stride, context.offset)
+    found = tables.verify(context, name)
+    if above >= found.largest:
+        raise TicketArgumentError(
+            f"the numbers of {name!r} on {context.server} end at {found.largest}: it cannot be raised above"
+            f" {above}. Widen its column first"
+        )
+    if (tables.number(context, name, found.layout, found.stub) or 0) >= number:
+        return
+    keeps_marks = _joins_known(context, name) is not None
+    with context.dialect.exclusive(context.cursor, name, MARKS if keeps_marks else None):
+        found = tables.verify(context, name)  # others may have converted it
+        stands = tables.number(context, name, found.layout, found.stub)
+        if keeps_marks:  # read again, as others cannot write it now
+            _refuse_to_meet(context, name, stands or 0, number)
+        if stands is None:
+            context.send(context.dialect.insert_row(name, found.layout, number, found.stub))
+        elif found.layout == "counter":
+            context.send(context.dialect.raise_counter(name, number, found.stub))
+        else:
+            _draw_up_to(context, name, number, found.stub)
+
+
+def joined_above(context: StatementContext, name: str) -> int | None:
+    """Above what servers with a larger stride have joined; None where none has, or no marks are kept."""
+    return min(_joins_known(context, name) or [], default=None)
+
+
+def _joins_known(context: StatementContext, name: str) -> list[int] | None:
+    """As `_joins`; None where no marks can be read."""
+    try:
+        return _joins(context, name)
+    except Exception as error:
+        if context.dialect.error_kind(error) in (ErrorKind.TABLE_MISSING, ErrorKind.ACCESS_DENIED):
+            return None
+        raise
+
+
+def _joins(context: StatementContext, name: str) -> list[int]:
+    """Above what servers with a larger stride have joined: one number, or none."""
+    rows = context.rows(smallest_joined(context.stride, name))
+    return [int(joined) for (joined,) in rows if joined is not None]
+
+
+def _refuse_to_meet(context: StatementContext, name: str, stands: int, number: int) -> None:
+    """Check that a table stays far below the servers that joined, some of whose numbers are of its class."""
+    for joined in _joins(context, name):
+        if number <= (stands + joined) // 2:
+            continue
+        raise TicketTableError(
+            f"the ticket table {name!r} on {context.server} stands at {stands} and cannot be raised to"
+            f" {number}: servers that joined with a larger stride than {context.stride} issue numbers of its"
+            f" class above {joined}, so tickets would repeat. End the growth (sqla-tickets grow --finish), then"
+            " raise it with a pool of all servers"
+        )
+
+
+def _draw_up_to(context: StatementContext, name: str, number: int, stub: str) -> None:
+    context.send(context.dialect.replace_ticket(name, context.stride, context.offset, stub))
+    drawn = int(context.cursor.lastrowid or 0)
+    if drawn < number:
+        up_to = context.dialect.replace_up_to(name, context.stride, context.offset, stub)
+        context.send(up_to, span=number - drawn)

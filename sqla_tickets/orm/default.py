@@ -1,0 +1,271 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
+"""``IdDefault``: a column default that gives all rows of a statement their ids at once.
+
+A column default sees one row at a time. This one inspects the statement that is about to be sent,
+counts all its rows and draws once for all of them. It returns the ids row by row. The flush listener draws from
+the same defaults, before anything else happens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import Column, Engine, Insert, Table, event
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.schema import ColumnDefault
+from sqlalchemy.sql import visitors
+
+from ..errors import PoolNotAttached, TicketArgumentError
+from .inheritance import source_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class IdServer(Protocol):
+    """A database server that issues ids."""
+
+    def is_database_of(self, engine: Engine) -> bool:
+        """Whether ``engine`` works on the very file that issues ids."""
+        ...
+
+
+class IdSource(Protocol):
+    """The source of ids for the columns of a MetaData: a pool of servers."""
+
+    @property
+    def name(self) -> str:
+        """Its name in columns."""
+        ...
+
+    @property
+    def servers(self) -> Sequence[IdServer]:
+        """The servers that may be asked."""
+        ...
+
+
+#: By an application's engine: the sources that issue no ids from its database.
+_separate: Final[WeakKeyDictionary[Engine, WeakSet[IdSource]]] = WeakKeyDictionary()
+
+
+def create_tables(source: IdSource, columns: Iterable[Column[Any]]) -> None:
+    """Create what the ids of the columns that a source serves need on its servers.
+
+    Raises:
+        TicketError: a server failed.
+    """
+    by_class: defaultdict[type[IdDefault], list[Column[Any]]] = defaultdict(list)
+    for column in columns:
+        default = column.default
+        if (
+            isinstance(default, IdDefault)
+            and (getattr(default, "pool", None) or "default") == source.name
+        ):
+            by_class[type(default)].append(column)
+    for kind, of_kind in by_class.items():
+        kind._create_tables(source, of_kind)
+
+
+def refuse_database_of(source: IdSource, engine: Engine) -> None:
+    """Refuse an application's database that is a SQLite file which issues ids.
+
+    The application's transaction holds the file's only write lock while it waits for an id, which needs
+    that lock.
+
+    Raises:
+        TicketArgumentError: it is one.
+    """
+    sources = _separate.setdefault(engine, WeakSet())
+    if source in sources:
+        return
+    for server in source.servers:
+        if server.is_database_of(engine):
+            raise TicketArgumentError(
+                f"the ticket server {server} is the application's own SQLite database, whose"
+                " one write lock the insert holds while it waits for its ticket: give the"
+                " tickets a file of their own"
+            )
+    sources.add(source)
+
+
+class IdDefault(ColumnDefault):
+    """Ids for a column, made by this process: drawn from a pool or made of a time.
+
+    It holds plain data only, so that a table with it can be copied and pickled.
+    """
+
+    is_callable = True
+    has_arg = True
+    for_update = False
+    inherit_cache = True
+    #: What `has_ids` asks for.
+    _makes_ids = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make this very class: ``ColumnDefault`` would choose one by its first argument."""
+        return object.__new__(cls)
+
+    # -- what each kind of ids says of itself
+
+    def _check_column(self, column: Column[Any], table: Table) -> None:
+        """Check that the column can hold these ids.
+
+        Raises:
+            TicketArgumentError: it cannot.
+        """
+        raise NotImplementedError
+
+    def _allocation_key(self, column: Column[Any]) -> Hashable:
+        """The key of what the ids come from: columns with equal keys share one draw."""
+        raise NotImplementedError
+
+    def _source_for(self, column: Column[Any]) -> IdSource | None:
+        """The pool whose servers may be asked; None for ids that need none."""
+        raise NotImplementedError
+
+    @classmethod
+    def _create_tables(cls, source: Any, columns: Iterable[Column[Any]]) -> None:
+        """Create what the ids of some columns need on the ticket servers: nothing, unless a class says so.
+
+        Args:
+            source: that serves the columns.
+            columns: with defaults of this class.
+
+        Raises:
+            TicketError: a server failed.
+        """
+
+    def _draw(
+        self,
+        source: Any,
+        columns: Sequence[Column[Any]],
+        n: int,
+        *,
+        alike: Iterable[IdDefault] = (),
+        objects: Sequence[object] = (),
+    ) -> Iterator[Any]:
+        """``n`` new ids that each of the columns can hold, in their order.
+
+        Args:
+            source: of the columns, as `_source_for` found it.
+            columns: that take them, all with one allocation key.
+            n: how many.
+            alike: the other defaults with that key, which may ask for larger blocks.
+            objects: that take them, in a flush; none in a statement.
+
+        Raises:
+            TicketError: there are none.
+        """
+        raise NotImplementedError
+
+    # -- the column default
+
+    @property
+    def arg(self) -> Any:
+        """The function that SQLAlchemy calls with the execution context, once for each row."""
+        return self._id_for_row
+
+    def compare_argument(self, argument: object) -> bool:
+        """Whether ``argument`` is this very default (SQLAlchemy 2.1 asks, for dataclasses)."""
+        return argument is self
+
+    def _set_parent(self, parent: Any, **kw: Any) -> None:
+        column: Column[Any] = parent
+        if column.onupdate is self:
+            raise TicketArgumentError(f"{self!r} cannot be an onupdate: a ticket is for an INSERT")
+        super()._set_parent(column, **kw)
+        if column.autoincrement is True:
+            raise TicketArgumentError(
+                f"{column!r} is declared autoincrement: an id that a shard gives by itself is one that"
+                " another shard gives too. Leave autoincrement out."
+            )
+        # else the migration that is generated from the model would create it AUTO_INCREMENT
+        column.autoincrement = False
+        event.listen(column, "after_parent_attach", self._check_column)
+
+    def _id_for_row(self, context: object) -> Any:
+        if not isinstance(context, DefaultExecutionContext) or context.current_column is None:
+            return self._id_outside_of_statements(context)
+        prefetched: Any = context.current_column
+        column = _table_column(prefetched)
+        by_hand = context.current_parameters.get(prefetched.key)  # type: ignore[union-attr]  # set while defaults are called
+        if by_hand is not None:  # in an executemany whose first row has no id
+            return by_hand
+        drawn: dict[Hashable, Iterator[Any]] = context.__dict__.setdefault("_tickets", {})
+        ids = drawn.get(id(column))
+        if ids is None:
+            key = self._allocation_key(column)
+            if key not in drawn:
+                drawn[key] = self._draw_for_statement(context, column, key)
+            ids = drawn[id(column)] = drawn[key]
+        return next(ids)
+
+    def _id_outside_of_statements(self, context: object) -> Any:
+        """One id outside of an INSERT: some libraries call a column's default themselves."""
+        column = getattr(self, "column", None)
+        if column is None:
+            raise PoolNotAttached(
+                f"{self!r} belongs to no table, so no pool is known for it: use pool.next_id()"
+            )
+        source = source_of(column)
+        known = context if isinstance(context, DefaultExecutionContext) else None
+        return next(cast("IdDefault", source.default)._draw_separately(known, [source], 1))
+
+    def _draw_for_statement(
+        self, context: DefaultExecutionContext, column: Column[Any], key: Hashable
+    ) -> Iterator[Any]:
+        """All ids that the rows of a statement need with this allocation key."""
+        source = source_of(column)
+        if source is not column:
+            raise TicketArgumentError(
+                f"{column.table.name}.{column.name} has no id of its own, it points to {source.table.name}."
+                f"{source.name}: insert the row there first, and set this one's {column.name} to its id"
+            )
+        compiled = cast("Any", context.compiled)
+        if _selects_its_rows(compiled, column):
+            raise TicketArgumentError(
+                f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
+                " every row: select ids of their own, or insert the rows that were selected"
+            )
+        takers = [c for c in compiled.insert_prefetch if _shares(c, key)]
+        rows = context.compiled_parameters
+        needed = sum(row.get(c.key) is None for row in rows for c in takers)
+        others = {_table_column(c) for c in takers} - {column}
+        return self._draw_separately(context, [column, *others], needed)
+
+    def _draw_separately(
+        self, context: DefaultExecutionContext | None, columns: Sequence[Column[Any]], n: int
+    ) -> Iterator[Any]:
+        source = self._source_for(columns[0])
+        if context is not None and source is not None:
+            refuse_database_of(source, context.root_connection.engine)
+        return self._draw(source, columns, n)
+
+
+def _table_column(prefetched: Any) -> Any:
+    """The column itself, of which each row of ``insert().values([...])`` has a stand-in."""
+    return getattr(prefetched, "original", prefetched)
+
+
+def _shares(prefetched: Any, key: Hashable) -> bool:
+    """Whether a column of the statement has that allocation key."""
+    default = prefetched.default
+    return (
+        isinstance(default, IdDefault) and default._allocation_key(_table_column(prefetched)) == key
+    )
+
+
+def _selects_its_rows(compiled: Any, column: Column[Any]) -> bool:
+    """Whether the rows of an INSERT into the column's table come from a SELECT, in a CTE or not."""
+    statement = compiled.statement
+    inserts = [statement] if isinstance(statement, Insert) else []
+    if compiled.ctes:
+        inserts = [
+            element for element in visitors.iterate(statement) if isinstance(element, Insert)
+        ]
+    into = str(column.table)  # the ORM's statements have a copy of the table
+    return any(i.select is not None and str(i.table) == into for i in inserts)

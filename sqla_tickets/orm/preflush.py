@@ -1,0 +1,119 @@
+"""Ids that need no server, set before the flush: UUIDs, and whatever else Python makes.
+
+A default of SQLAlchemy's own is called in the middle of a flush, after the shard was chosen. Set before it,
+the id can be chosen by.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import repeat, starmap
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Column, Table, Uuid
+
+from ..errors import TicketArgumentError
+from . import flush
+from .default import IdDefault
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class PreflushDefault(IdDefault):
+    """A function whose values are set before the flush: ``Column(String(26), PreflushDefault(new_ulid))``.
+
+    Args:
+        make: is called once for each row, without arguments. For the table to be pickled it has to be a
+            function of a module.
+
+    Raises:
+        TicketArgumentError: it cannot be called.
+    """
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        if not callable(make):
+            raise TicketArgumentError(f"PreflushDefault({make!r}): expected a function")
+        self.make = make
+        flush.install()
+
+    def __repr__(self) -> str:
+        return f"PreflushDefault({getattr(self.make, '__name__', self.make)})"
+
+    def _copy(self) -> Self:
+        return type(self)(self.make)
+
+    def _check_column(self, column: Column[Any], table: Table) -> None:
+        """Any column may hold what the function makes."""
+
+    def _allocation_key(self, column: Column[Any]) -> Hashable:
+        """Each column has its own."""
+        return self, column
+
+    def _source_for(self, column: Column[Any]) -> None:
+        """No server is asked."""
+
+    def _draw(
+        self,
+        source: Any,
+        columns: Sequence[Column[Any]],
+        n: int,
+        *,
+        alike: Iterable[IdDefault] = (),
+        objects: Sequence[object] = (),
+    ) -> Iterator[object]:
+        """``n`` values."""
+        return self._as_in(columns[0], starmap(self.make, repeat((), n)))
+
+    def _as_in(self, column: Column[Any], made: Iterator[object]) -> Iterator[object]:
+        """Values as the column has them."""
+        return made
+
+
+class UUIDSequence(PreflushDefault):
+    """UUIDs of version 7, which sort by time: ``Column(Uuid, UUIDSequence(), primary_key=True)``.
+
+    They come from ``uuid.uuid7`` where Python has it (3.14), else from the package ``uuid-utils``
+    (``pip install sqla-tickets[uuid7]``).
+
+    Raises:
+        TicketArgumentError: there is neither. On attachment to a column: its type is no ``Uuid``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_uuid7())
+
+    def __repr__(self) -> str:
+        return "UUIDSequence()"
+
+    def _copy(self) -> Self:
+        return type(self)()
+
+    def _check_column(self, column: Column[Any], table: Table) -> None:
+        """Check that the column holds UUIDs.
+
+        Raises:
+            TicketArgumentError: it does not.
+        """
+        if not isinstance(column.type, Uuid):
+            raise TicketArgumentError(
+                f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the UUIDs"
+                f" of {self!r}: use Uuid"
+            )
+
+    def _as_in(self, column: Column[Any], made: Iterator[object]) -> Iterator[object]:
+        return made if getattr(column.type, "as_uuid", True) else map(str, made)
+
+
+def _uuid7() -> Callable[[], uuid.UUID]:
+    if sys.version_info >= (3, 14):
+        return uuid.uuid7
+    try:
+        from uuid_utils.compat import uuid7  # noqa: PLC0415  # only where Python has none
+    except ImportError:
+        raise TicketArgumentError(
+            "UUIDSequence() needs Python 3.14 or the package uuid-utils: pip install sqla-tickets[uuid7]"
+        ) from None
+    return uuid7

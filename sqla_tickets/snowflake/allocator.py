@@ -1,0 +1,430 @@
+"""The allocator of node numbers: it leases them, so that no two owners make the same id.
+
+The numbers are divided between the servers as tickets are: a number is leased on the one server whose
+residue it has, and whose table says so (`numbering`). When that server dies its numbers run to the end of their leases, and their owners lease
+numbers of another server.
+
+Two owners of a number could only make the same id at the same time, and a lease is for a span of times: every id
+of it is at or before the *horizon* that stands in the number's row, and the next owner's ids are all
+after it. So ids stay unique whatever the clocks do, however long a process is frozen, and however late an
+answer comes. That a number has one owner at a time rests on elapsed time as well: an owner stops before its
+lease ends, counted from before it was asked for; and a number that was not given back is free only when
+its lease has ended by the server's clock *and* some process has seen the row unchanged for a whole lease.
+
+A server that is set back to an older state has forgotten leases and horizons. So every owner tells the other
+servers its horizon before it makes ids up to it, and a new owner asks them; so does one that comes back after the
+end of its lease.
+
+Each renewal changes the token by which the server knows the lease: of two copies of one process, which were
+resumed from the same image, one keeps the number.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import event
+
+from .. import concurrency as clock
+from ..arguments import seconds as number_of_seconds
+from ..concurrency import (
+    SharedCall,
+    SingleFlight,
+    in_background,
+    in_event_loop,
+    owner_mark,
+    pause,
+    process_id,
+    random,
+    random_bytes,
+)
+from ..errors import (
+    NodeIdsExhausted,
+    NoTicketServer,
+    TicketArgumentError,
+    TicketError,
+    TicketTableMissing,
+)
+from ..tables.context import StatementContext
+from . import lease_table, numbering
+from .lease import Lease
+from .lease_table import Claim, Told
+from .peers import PeerHorizons
+from .reclaimer import Reclaimer
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..draw.server import TicketServer
+    from ..pool import TicketPool
+
+log = logging.getLogger(__name__)
+
+
+class Registered(NamedTuple):
+    """A generator that makes ids with leases.
+
+    Attributes:
+        generator: itself.
+        stop: makes no more ids of its lease; the latest time of one, in microseconds since 1970, or 0.
+        reinit_after_fork: drops what is the parent's.
+    """
+
+    generator: object
+    stop: Callable[[], int]
+    reinit_after_fork: Callable[[], None]
+
+
+def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocator:
+    """The allocator that leases the node numbers of this process from a pool: there is one.
+
+    Args:
+        pool: whose servers lease them.
+        seconds: that a lease lasts; None for what was chosen before, or 60.
+
+    Raises:
+        TicketArgumentError: no number of seconds, or another one than was chosen before.
+    """
+    this = f"NodeLeases of the pool {pool.name!r}: duration"
+    wanted = None if seconds is None else number_of_seconds(this, seconds)
+    allocator: LeaseAllocator | None = pool.info.get(LeaseAllocator)
+    if allocator is None:
+        new = LeaseAllocator(pool.name, pool.servers, wanted or TIMING.lease_seconds)
+        allocator = pool.info.setdefault(LeaseAllocator, new)
+        if allocator is new:
+            event.listen(pool, "disposing", new.release_on_dispose)
+    assert isinstance(allocator, LeaseAllocator)
+    if wanted not in (None, allocator.seconds):
+        raise TicketArgumentError(
+            f"{this}={seconds}: it has leases of {allocator.seconds} seconds already, so choose the duration"
+            " before the first id, once"
+        )
+    return allocator
+
+
+class LeaseAllocator:
+    """The node numbers that this process leases from the servers of a pool: one for all widths that it fits.
+
+    Args:
+        name: of the pool.
+        servers: that lease them.
+        seconds: how long a lease lasts.
+
+    Attributes:
+        generators: that make ids with the leases, by what tells them apart.
+    """
+
+    def __init__(self, name: str, servers: Sequence[TicketServer], seconds: float) -> None:
+        self._name, self._servers, self.seconds = name, servers, seconds
+        self.generators: dict[Hashable, Registered] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """In a fork: use none of the parent's numbers."""
+        self._leases: dict[int, Lease] = {}
+        self._leasing = SingleFlight[int]()
+        self._reclaimer = Reclaimer(self.seconds)
+        self._peers = PeerHorizons(self._servers, self.seconds)
+        self.is_owner_process = owner_mark()  # the last, as it says that all is done
+        for generator in list(self.generators.values()):
+            generator.reinit_after_fork()
+
+    # -- a lease for now
+
+    def lease(self, bits: int) -> Lease:
+        """A live lease of a number of so many bits; its renewal is begun when it is due.
+
+        Raises:
+            NodeIdsExhausted: every number has an owner.
+            NoTicketServer: there is no lease, and no server to ask for one.
+        """
+        if not self.is_owner_process[0]:  # a fork that Python was not told of
+            self._begin_anew()
+        lease = self._leases.get(bits) or self._fitting(bits)
+        if lease is not None and lease.is_live:
+            if clock.elapsed() >= lease.renew_at:
+                self._renew_in_background(lease)
+            return lease
+        return self._one_at_a_time(bits, lambda: self._begin(bits))
+
+    def _fitting(self, bits: int) -> Lease | None:
+        """A live number of another width that is small enough: a process needs one, not one for each layout."""
+        fitting = (lease for lease in list(self._leases.values()) if lease.node < 1 << bits)
+        return next((lease for lease in fitting if lease.is_live), None)
+
+    def _one_at_a_time(self, bits: int, begin: Callable[[], Lease]) -> Lease:
+        """Begin a lease, or wait for the thread or task that is about to."""
+        own = SharedCall()
+        with own.under_way:
+            while self._leasing.of(bits, own) is not own:
+                pause(0.002)
+            lease = self._leases.get(bits)
+            return lease if lease is not None and lease.is_live else begin()
+
+    def _begin(self, bits: int) -> Lease:
+        before = self._leases.get(bits)
+        if before is not None and not before.ended:
+            self.extend(before)
+            if not before.ended:  # no other process has taken it
+                return before
+        lease = self._leases[bits] = self._lease_anew(bits, self._servers)
+        return lease
+
+    def extend(self, lease: Lease) -> None:
+        """Renew it when it has ended, or when this machine's clock is past its horizon; or do without it."""
+        try:
+            if self._peers.known(lease) <= lease.published_horizon:
+                self._renew(lease)
+                return
+            log.warning("%r is over: its number has had another owner since", lease)
+        except TicketError as error:
+            log.warning("%r could not be renewed: %s", lease, error)
+        lease.ended = True
+
+    # -- renewing
+
+    def _renew_in_background(self, lease: Lease) -> None:
+        if lease.renewals.refs:
+            return
+        work = functools.partial(self._try_to_renew, lease)
+        lease.renewals.add(work)
+        in_a_task = lease.server.engine.dialect.is_async
+        if (
+            lease.server.context.dialect.is_embedded
+        ):  # it survives no fork while a thread is inside of it
+            work()
+        elif (in_a_task and not in_event_loop()) or not in_background(
+            work, f"sqla_tickets renewal of {lease!r}", in_a_task=in_a_task
+        ):
+            lease.renewals.discard(work)
+
+    def _try_to_renew(self, lease: Lease) -> None:
+        here = self.is_owner_process
+        if self._keeps(lease):
+            return
+        if lease.ended or clock.elapsed() >= lease.replace_at:
+            self._replace(lease, here)
+
+    def _keeps(self, lease: Lease) -> bool:
+        """Renew a lease in the background; whether it was."""
+        try:
+            if self._renew(lease):
+                self._reclaimer.reclaim(lease.server, 1 << lease.bits)
+                return True
+        except TicketError as error:
+            lease.renew_at = clock.elapsed() + self.seconds * TIMING.retry_part
+            log.warning("%r could not be renewed: %s", lease, error)
+        finally:
+            lease.renewals.refs.clear()
+        return False
+
+    def _replace(self, lease: Lease, here: object) -> None:
+        """Lease a number of another server, while the old one still lives."""
+        if self._leases.get(lease.bits) is not lease:
+            return  # it was given back
+        others = [server for server in self._servers if server is not lease.server]
+        try:
+            other = self._lease_anew(lease.bits, others)
+        except TicketError as error:
+            log.warning("%r could not be replaced: %s", lease, error)
+            return
+        if self.is_owner_process is not here:
+            return
+        if self._leases.get(lease.bits) is lease:
+            self._leases[lease.bits] = other
+        else:  # all were given back in the meantime
+            other.ended = True
+            self._give_back(other, other.since)
+
+    def _renew(self, lease: Lease) -> bool:
+        """Renew a lease; False when the number is another's, or its server does not know of it."""
+        # a peer may not know the horizon from before this machine's clock stepped back
+        claim = self._claim(lease.new_token(), lease.published_horizon)
+        asked, token = clock.elapsed(), lease.token
+        kept = numbering.ask(lease.server, lease_table.renew, lease.node, token, claim)
+        if kept:
+            lease.published_horizon = max(lease.published_horizon, claim.horizon)
+            self._peers.publish(lease, claim)
+            lease.granted(asked, self.seconds, claim)
+        else:
+            lease.ended = True
+            log.warning(
+                "%r is over: another process has it, the pool has grown, or the server was set back to an older state",
+                lease,
+            )
+        return kept
+
+    def _claim(self, token: str, least_horizon: int = 0) -> Claim:
+        duration = int(self.seconds * 1_000_000)
+        return Claim(token, _holder(), duration, max(clock.wall() + duration, least_horizon))
+
+    # -- leasing
+
+    def _lease_anew(self, bits: int, servers: Sequence[TicketServer]) -> Lease:
+        """Lease a number of any of the servers.
+
+        Raises:
+            NodeIdsExhausted: none has one left.
+            NoTicketServer: none answered.
+        """
+        if not servers:
+            raise NoTicketServer(f"the pool {self._name!r} has no other ticket server", {})
+        end = clock.elapsed() + self._longest_wait
+        while True:
+            failures: dict[str, TicketError] = {}
+            for server in sorted(
+                servers, key=lambda s: (not s.breaker.is_closed, random.random())
+            ):  # spreads the load
+                try:
+                    lease = self._lease_on(server, bits)
+                except TicketArgumentError:
+                    raise
+                except TicketError as error:
+                    failures[str(server)] = error
+                    continue
+                if lease is not None:
+                    log.info("%r was taken", lease)
+                    return lease
+            if len(failures) == len(servers) or clock.elapsed() >= end:
+                raise self._none_left(bits, failures)
+            pause(self.seconds * TIMING.retry_part)
+
+    @property
+    def _longest_wait(self) -> float:
+        return self.seconds * 1.5 + 0.5
+
+    def _none_left(self, bits: int, failures: dict[str, TicketError]) -> TicketError:
+        reasons = "".join(f"; {failure}" for failure in failures.values())
+        if failures and all(isinstance(f, TicketTableMissing) for f in failures.values()):
+            return TicketTableMissing(
+                f"no ticket server of {self._name!r} has the table of node numbers"
+                f" {lease_table.NAME!r}: create it with NodeLeases(pool).create_table(){reasons}"
+            )
+        if failures and not any(isinstance(f, NodeIdsExhausted) for f in failures.values()):
+            return NoTicketServer(
+                f"no ticket server of {self._name!r} can lease a node number{reasons}", failures
+            )
+        return NodeIdsExhausted(
+            f"the pool {self._name!r} has no node number left: expected one of {1 << bits} ({bits} bits)"
+            f" without an owner, found none{reasons}. Use a layout with more bits for the node, fewer"
+            " processes, or pool.dispose() at their end, which gives their numbers back"
+        )
+
+    def _lease_on(self, server: TicketServer, bits: int) -> Lease | None:
+        """Lease a number on one server; None when it may have one to give soon.
+
+        Raises:
+            NodeIdsExhausted: every number has an owner that lives.
+            TicketError: the server failed.
+        """
+        self._reclaimer.reclaim(server, 1 << bits)
+        for _ in range(TIMING.claims):
+            lease = self._take_on(server, bits)
+            if lease is None or self._is_remembered(lease):
+                return lease
+        return None
+
+    def _take_on(self, server: TicketServer, bits: int) -> Lease | None:
+        token = random_bytes(16).hex()
+
+        def work(context: StatementContext) -> Lease | None:
+            asked, claim = clock.elapsed(), self._claim(token)
+            since = numbering.opened(context)
+            if since >= clock.wall():
+                return None
+            taken = _take(context, 1 << bits, claim)
+            if taken is None:
+                if not self._reclaimer.expects_some(server) and not (
+                    lease_table.released(context, 1 << bits, claim.horizon + claim.duration)
+                ):
+                    raise NodeIdsExhausted(f"{server} has none")
+                return None
+            node, horizon = taken
+            since = max(since, horizon, claim.horizon - claim.duration)
+            lease = Lease(node, bits, server, token, since)
+            lease.granted(asked, self.seconds, claim)
+            return lease
+
+        return numbering.ask(server, work)
+
+    def _is_remembered(self, lease: Lease) -> bool:
+        """Whether the number's server remembers its last owner; if not, its ids may be still to come."""
+        duration = int(self.seconds * 1_000_000)
+        claim, lease.published_horizon = (
+            Claim(lease.token, _holder(), duration, lease.horizon),
+            lease.horizon,
+        )
+
+        def record(context: StatementContext) -> Told:
+            return lease_table.record_owner(context, lease.node, lease.since, claim)
+
+        known = self._peers.ask(lease, record)
+        if known <= lease.since:
+            return True
+        log.critical(
+            "%s was set back to an older state: it leases node %d, whose ids may have times until %d"
+            " (microseconds since 1970) as its peers know. That number is not leased until then.",
+            lease.server,
+            lease.node,
+            known,
+        )
+        lease.ended = True
+        self._give_back(lease, known)
+        return False
+
+    # -- giving back
+
+    def release(self) -> None:
+        """Give every number back, so that others need not wait for the end of its lease.
+
+        It skips a server that does not answer: its leases end by themselves.
+        """
+        if not self.is_owner_process[0]:
+            return
+        leases, self._leases = list(self._leases.values()), {}
+        for lease in leases:
+            lease.ended = True
+        latest = max((made.stop() for made in list(self.generators.values())), default=0)
+        for lease in leases:
+            if lease.deadline > clock.elapsed():
+                self._give_back(lease, max(lease.since, min(latest, lease.horizon)))
+
+    def release_on_dispose(self, pool: str) -> None:
+        """`release`, as a listener of `TicketEvents`."""
+        self.release()
+
+    def _give_back(self, lease: Lease, latest: int) -> None:
+        if not self._peers.take_back(lease, latest):
+            latest = max(
+                latest, lease.horizon
+            )  # else they would say that its server has forgotten it
+        tokens = (lease.token, lease.next_token)
+        try:
+            lease.server.do(lease_table.NAME, lease_table.release, lease.node, tokens, latest)
+        except TicketError as error:
+            log.info("%r is not given back: %s", lease, error)
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()}:{process_id()}"[:100]
+
+
+def _take(context: StatementContext, limit: int, claim: Claim) -> tuple[int, int] | None:
+    """Take a number below ``limit``; it, and the horizon of its last owner."""
+    for _ in range(TIMING.claims):
+        rows = lease_table.released(context, limit, clock.wall())
+        if rows:
+            row = random.choice(rows)  # spreads the takers
+            if lease_table.claim(context, row, claim):
+                return row.node, row.horizon
+            continue
+        last = lease_table.highest(context, limit)
+        node = context.offset % context.stride if last is None else last + context.stride
+        if node >= limit:
+            return None
+        if lease_table.claim_new(context, node, claim):
+            return node, 0
+    return None

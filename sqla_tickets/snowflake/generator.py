@@ -1,0 +1,347 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
+"""``SnowflakeGenerator``: ids that sort by time, made in the process with a leased node number.
+
+Ids of one tick, node and sequence name differ in their sequence number. A process never goes back to a tick
+that it has left, so its ids only grow. A call for many ids, or for more than the ticks have, goes
+on with ticks just past that the process has not used. When there are none, it waits for the next tick. No id is ahead of
+the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain
+from time import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .. import concurrency as clock
+from ..arguments import name_of_sequence, whole_number
+from ..concurrency import pause, process_id, threading
+from ..errors import ClockMovedBack, TicketArgumentError, TicketServerError, TicketsExhausted
+from ..orm.sequence import Named, sequence_of
+from .allocator import LeaseAllocator, Registered, allocator_of
+from .layouts import INSTAGRAM, SNOWFLAKE, BitLayout
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..concurrency import OwnerMark
+    from ..pool import TicketPool
+    from .lease import Lease
+
+
+def check_shard(name: str, layout: BitLayout, shard: object) -> None:
+    """Check that ids of a layout can have that shard.
+
+    Raises:
+        TicketArgumentError: they cannot.
+    """
+    if layout.node_lowest:
+        raise TicketArgumentError(
+            f"ids of {name!r}: {layout} has the node in its lowest bits, which leaves none for a process: use INSTAGRAM"
+        )
+    whole_number(f"ids of {name!r}, a shard of {layout.node} bits", shard, 0, layout.nodes - 1)
+
+
+class _Popped(Iterator[int]):
+    """Numbers that threads take from without a global lock: Python promises that ``popleft`` is atomic."""
+
+    def __init__(self, numbers: range) -> None:
+        self._pop = deque(numbers).popleft
+
+    def __next__(self) -> int:
+        try:
+            return self._pop()
+        except IndexError:
+            raise StopIteration from None
+
+
+#: Where there is a global lock, a range's own iterator is as atomic.
+_shared: Final[Callable[[range], Iterator[int]]] = (
+    _Popped if "free-threading build" in sys.version else iter
+)
+
+
+class _Ready:
+    """Numbers that are ready for `SnowflakeGenerator.next_id`.
+
+    A thread takes one first, and then sees whether it may be used.
+
+    Attributes:
+        numbers: each is taken once.
+        begins: when they may be used, in seconds since 1970.
+        ends: from when on they may not.
+        is_owner_process: the mark of the process that they are for.
+    """
+
+    __slots__ = ("_all", "begins", "ends", "is_owner_process", "numbers")
+
+    def __init__(self, numbers: range, begins: float, ends: float, owner: OwnerMark) -> None:
+        self._all, self.numbers = numbers, _shared(numbers)
+        self.begins, self.ends, self.is_owner_process = begins, ends, owner
+
+    def take_back(self) -> int:
+        """Have them for other uses; how many there are, the last ones."""
+        self.ends = 0.0  # first: a number that a thread takes from here on is not used
+        first = next(self.numbers, None)
+        self.numbers = iter(())
+        return 0 if first is None else len(self._all) - self._all.index(first)
+
+
+class _Declared(Named, Protocol):
+    """The declaration of a `SnowflakeSequence`'s ids."""
+
+    layout: BitLayout
+
+
+class SnowflakeGenerator:
+    """Makes the ids of one sequence in this process: ``SnowflakeGenerator(tickets, "photos").next_id()``.
+
+    There is one for each pool, name, layout and shard: two would make the same ids. Threads and tasks may
+    share it. Each id is above all that it has made before.
+
+    Args:
+        pool: whose servers lease the node numbers, as its `NodeLeases` say.
+        sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
+        layout: of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
+        shard: that stands in the node's bits; the leased number then takes the upper half of the
+            sequence's.
+
+    Attributes:
+        name: of the sequence.
+
+    Raises:
+        TicketArgumentError: a shard beyond its bits, or a layout that has the node in the lowest bits.
+    """
+
+    def __new__(
+        cls,
+        pool: TicketPool,
+        sequence: str | _Declared,
+        layout: BitLayout | None = None,
+        shard: int | None = None,
+    ) -> Self:
+        """The one that there is, or a new one."""
+        if isinstance(sequence, str):
+            name = name_of_sequence(sequence)
+        else:
+            name, layout = sequence_of(sequence), sequence.layout
+        layout = layout or (SNOWFLAKE if shard is None else INSTAGRAM)
+        leases = allocator_of(pool)
+        key = cls, name, layout, shard
+        made = leases.generators.get(key)
+        if made is None:
+            new = super().__new__(cls)
+            new._prepare(name, layout, leases, shard)
+            registered = Registered(new, new._stop, new._drop_ready)
+            made = leases.generators.setdefault(key, registered)
+        assert isinstance(made.generator, cls)
+        return made.generator
+
+    def _prepare(
+        self, name: str, layout: BitLayout, leases: LeaseAllocator, shard: int | None
+    ) -> None:
+        self.name, self._leases = name, leases
+        #: Bits of the number that is leased, and what stands above it.
+        self._bits, self._above = layout.node, 0
+        if shard is not None:
+            check_shard(name, layout, shard)
+            self._bits = layout.sequence // 2
+            self._above = shard << self._bits
+            layout = layout.in_processes
+        self.layout = layout
+        self._size = 1 << layout.sequence
+        self._last_tick = layout.largest >> (layout.node + layout.sequence)
+        #: The tick that was made ids of last, its next sequence number, and whether it had too few of late.
+        self._tick, self._next, self._in_haste = -1, self._size, False
+        self._lease: Lease | None = None
+        #: By process: another thread may have held the lock while this one was forked.
+        self._locks: dict[int, threading.Lock] = {}
+        self._ready = _Ready(range(0), 0.0, 0.0, leases.is_owner_process)
+
+    def _drop_ready(self) -> None:
+        """In a fork: the numbers that are ready are the parent's, and only take up memory."""
+        self._ready = _Ready(range(0), 0.0, 0.0, self._leases.is_owner_process)
+
+    def next_id(self) -> int:
+        """One id.
+
+        Raises:
+            NodeIdsExhausted: every node number has an owner.
+            NoTicketServer: this process has no node number, and no ticket server answers.
+            ClockMovedBack: the clock is behind, by more than is waited for.
+            TicketsExhausted: the layout has run out of time.
+        """
+        ready = self._ready
+        for number in ready.numbers:
+            # checked last: until now it may have been taken back, or be the parent's of this fork
+            if ready.begins <= time() < ready.ends and ready.is_owner_process[0]:
+                return number
+            break
+        return self._make(1, prepare=True)[0][0]
+
+    def next_ids(self, n: int) -> list[int]:
+        """Exactly ``n`` ids, ascending.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        return list(chain.from_iterable(self.reserve(n)))
+
+    def reserve(self, n: int) -> list[range]:
+        """Exactly ``n`` ids as ranges, ascending: one for each tick.
+
+        Raises:
+            TicketArgumentError: ``n`` is not 1 or more.
+            TicketError: as `next_id`.
+        """
+        if type(n) is not int or n < 1:
+            whole_number(f"ids of {self.name!r}: n", n, 1)
+        return self._make(n)
+
+    def _stop(self) -> int:
+        """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
+        with self._lock():
+            self._next -= self._ready.take_back()
+            return self.layout._began_at(self._tick) if self._tick >= 0 else 0
+
+    def _make(self, n: int, *, prepare: bool = False) -> list[range]:
+        """``n`` ids, and some made ready for the next calls in this tick."""
+        runs: list[range] = []
+        waits_since: float | None = None
+        in_vain, needed, waited_in = 0, n, -1
+        lease = self._leases.lease(self._bits)
+        owner = (
+            self._leases.is_owner_process
+        )  # after that: a fork that Python was not told of has its own from now on
+        while n:
+            with self._lock():
+                now = clock.wall()
+                tick = self.layout._tick_at(now)
+                is_live, is_covered = lease.is_live, now <= lease.horizon
+                taken = 0
+                if is_live and is_covered:
+                    self._see_that_it_fits(tick)
+                    taken = self._take(lease, tick, n, runs)
+                    if taken == n and prepare:
+                        self._prepare_rest(lease, now, owner)
+                behind = self._tick - tick
+            n -= taken
+            if not is_live:
+                in_vain = self._count(in_vain, lease)
+            elif not is_covered:  # the clock has stepped forward
+                in_vain = self._count(in_vain, lease)
+                self._leases.extend(lease)
+            elif n:
+                if taken or (
+                    behind <= 0 and tick > waited_in
+                ):  # the clock goes on; other threads took the tick
+                    waits_since = None
+                waits_since, waited_in = self._wait(behind, waits_since), tick
+            if n:
+                asked = clock.elapsed()
+                lease = self._leases.lease(self._bits)
+                if waits_since is not None:  # for the clock, and not for a server
+                    waits_since += clock.elapsed() - asked
+        if not owner[0]:  # this is a fork, and some may be the parent's
+            return self._make(needed, prepare=prepare)
+        return runs
+
+    def _lock(self) -> threading.Lock:
+        pid = process_id()
+        return self._locks.get(pid) or self._locks.setdefault(pid, threading.Lock())
+
+    def _take(self, lease: Lease, tick: int, n: int, runs: list[range]) -> int:
+        """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
+        self._next -= self._ready.take_back()
+        self._in_haste = self._in_haste or self._next == self._size
+        if lease is not self._lease:  # its numbers begin after those of its last owner
+            self._next, self._in_haste = self._size, False
+            self._tick = max(self._tick, self.layout._tick_at(lease.since))
+            self._lease = lease  # the last: an interrupt before has all of it done again
+        self._go_on(tick, n)
+        taken = 0
+        while taken < n and self._tick <= tick:
+            room = min(n - taken, self._size - self._next)
+            if room:
+                runs.append(self._run(lease, room))
+                self._next += room
+                taken += room
+            elif self._tick == tick:
+                break
+            else:
+                self._tick, self._next = self._tick + 1, 0
+        return taken
+
+    def _go_on(self, tick: int, n: int) -> None:
+        """Leave the ticks that are too long past for ``n`` ids."""
+        unit = 1000 * self.layout.unit
+        begin = tick - min((n - 1) // self._size, TIMING.backdated_microseconds // unit)
+        is_late = self._in_haste and tick - self._tick <= TIMING.late_microseconds // unit
+        if self._tick < begin and not is_late:
+            self._tick, self._next, self._in_haste = begin, 0, False
+
+    def _run(self, lease: Lease, n: int) -> range:
+        return self.layout._run(self._tick, self._above | lease.node, self._next, n)
+
+    def _prepare_rest(self, lease: Lease, now: int, owner: OwnerMark) -> None:
+        """Make the rest of the tick ready, until another one begins or the lease is over."""
+        numbers = self._run(lease, self._size - self._next)
+        self._next = self._size
+        layout = self.layout
+        rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
+        ends = min(layout._began_at(layout._tick_at(now) + 1), now + rest)
+        self._ready = _Ready(numbers, layout._began_at(self._tick) / 1e6, ends / 1e6, owner)
+
+    def _wait(self, behind: int, since: float | None) -> float:
+        """Wait for the next tick, or for a clock that has stepped back.
+
+        Args:
+            behind: by how many ticks the clock is behind.
+            since: when the wait began, by `clock.elapsed`; None when it begins now.
+
+        Raises:
+            ClockMovedBack: that would take too long.
+        """
+        now = clock.elapsed()
+        tick = self.layout.unit / 1000
+        since = now if since is None else since
+        if (
+            behind * tick > TIMING.clock_wait_seconds
+            or now - since > TIMING.clock_wait_seconds + 2 * tick
+        ):
+            raise ClockMovedBack(
+                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, of"
+                f" {self.layout._time_at(self._tick)}: ids that sort by time wait for a clock that"
+                f" has stepped back, for {TIMING.clock_wait_seconds} s at most. Try again when the clock has caught up;"
+                " and let NTP slew it instead of stepping it"
+            )
+        if behind > 0:
+            pause(min(behind * tick, 0.01))
+        else:
+            unit = 1000 * self.layout.unit  # whole numbers: a float's remainder may be a whole tick
+            pause((unit - clock.wall() % unit) / 1_000_000)
+        return since
+
+    def _see_that_it_fits(self, tick: int) -> None:
+        if tick > self._last_tick:
+            raise TicketsExhausted(
+                f"the ids of {self.name!r} have run out: {self.layout} ends at {self.layout.runs_out_at}"
+            )
+        if tick < 0:
+            raise ClockMovedBack(
+                f"this machine's clock is before the epoch of {self.layout}: set it, then try again"
+            )
+
+    def _count(self, in_vain: int, lease: Lease) -> int:
+        if in_vain >= TIMING.waits_in_vain:
+            raise TicketServerError(
+                f"{lease!r} was renewed {in_vain} times, and each time was over when the answer came: use longer"
+                " leases, NodeLeases(pool, duration=...), and see that this machine's clock does not step"
+            )
+        return in_vain + 1

@@ -1,0 +1,63 @@
+"""``Lease``: a node number that this process leases, and the lease's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .. import concurrency as clock
+from ..concurrency import WeakRegistry, random_bytes
+from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..draw.server import TicketServer
+    from .lease_table import Claim
+
+
+class Lease:
+    """A node number, as its owner has it.
+
+    Attributes:
+        node: the number.
+        bits: of the layouts that it is for.
+        server: that it is leased on.
+        token: by which the server knows the lease, until it is renewed.
+        next_token: by which it will, or already does when the answer to a renewal was lost.
+        since: ids have later times, in microseconds since 1970.
+        horizon: and none has a time after this one.
+        published_horizon: the horizon that the other servers were told.
+        deadline: when its owner stops, by `clock.elapsed`.
+        renew_at: when it is renewed, by the same.
+        replace_at: when another number is taken, by the same.
+        ended: whether it is known to be over.
+        renewals: that are under way now, one at most.
+    """
+
+    def __init__(self, node: int, bits: int, server: TicketServer, token: str, since: int) -> None:
+        self.node, self.bits, self.server, self.token, self.since = node, bits, server, token, since
+        self.next_token, self.published_horizon = token, since
+        self.horizon, self.deadline, self.renew_at, self.replace_at = since, 0.0, 0.0, 0.0
+        self.ended = False
+        self.renewals = WeakRegistry[Callable[[], None]]()
+
+    def __repr__(self) -> str:
+        return f"<lease of node {self.node} on {self.server}>"
+
+    def new_token(self) -> str:
+        """The token of the next renewal; the same as long as no answer came."""
+        if self.next_token == self.token:
+            self.next_token = random_bytes(16).hex()
+        return self.next_token
+
+    def granted(self, asked: float, seconds: float, claim: Claim) -> None:
+        """Record a grant or a renewal for so long, which was asked for at ``asked``."""
+        horizon, self.token = claim.horizon, claim.token
+        self.horizon = max(self.horizon, horizon)
+        self.renew_at = asked + seconds * TIMING.renewed_part
+        self.replace_at = asked + seconds * TIMING.replaced_part
+        self.deadline = max(self.deadline, asked + seconds * TIMING.used_part)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its owner may make ids."""
+        return not self.ended and clock.elapsed() < self.deadline

@@ -1,0 +1,92 @@
+"""``PeerHorizons``: what the other servers know of a node number's horizon.
+
+A server that is set back to an older state has forgotten it; they have not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .. import concurrency as clock
+from ..errors import TicketError
+from ..tables.context import StatementContext
+from . import lease_table, numbering
+from .lease import Lease
+from .lease_table import Claim, Told
+
+if TYPE_CHECKING:
+    from ..draw.server import TicketServer
+
+log = logging.getLogger(__name__)
+
+
+class PeerHorizons:
+    """Tells the peers of a number's server its horizon, and asks them.
+
+    Args:
+        servers: all of the pool.
+        seconds: that a lease lasts.
+    """
+
+    def __init__(self, servers: Sequence[TicketServer], seconds: float) -> None:
+        self._servers, self._seconds = servers, seconds
+        self._refuted: set[TicketServer] = set()
+
+    def known(self, lease: Lease) -> int:
+        """The latest horizon of its number that another server knows of."""
+        return self.ask(lease, lambda context: lease_table.known_horizon(context, lease.node))
+
+    def ask(self, lease: Lease, question: Callable[[StatementContext], Told]) -> int:
+        """The latest horizon that they have told and that can be true, or 0."""
+        known = 0
+        for peer in self._of(lease):
+            with contextlib.suppress(TicketError):  # what it knows cannot be known now
+                told = numbering.ask(peer, question)
+                if self._is_credible(told):
+                    known = max(known, told.horizon)
+                elif peer not in self._refuted:
+                    self._refuted.add(peer)
+                    self._report(peer, lease.node, told.horizon)
+        return known
+
+    def _is_credible(self, told: Told) -> bool:
+        """Whether a horizon can be true by this machine's clock, or by that of the server that has told it."""
+        now = max(told.now, clock.wall())
+        return told.horizon <= lease_table.latest_horizon(now, int(self._seconds * 1_000_000))
+
+    def _report(self, peer: TicketServer, node: int, horizon: int) -> None:
+        log.error(
+            "%s says that ids of node %d may have times until %d (microseconds since 1970). That is later than"
+            " a day and ten leases from now and cannot be true, so all such rows there are ignored. Delete them"
+            " on that server, and find out who wrote them: DELETE FROM %s WHERE horizon > %d",
+            peer,
+            node,
+            horizon,
+            lease_table.NAME,
+            lease_table.latest_horizon(clock.wall(), int(self._seconds * 1_000_000)),
+        )
+
+    def publish(self, lease: Lease, claim: Claim) -> None:
+        """Tell the horizon of a renewal; a peer that does not answer is left out."""
+        for peer in self._of(lease):
+            try:
+                numbering.ask(peer, lease_table.record_horizon, lease.node, claim)
+            except TicketError as error:
+                log.info("%s does not know the horizon of %r: %s", peer, lease, error)
+
+    def take_back(self, lease: Lease, latest: int) -> bool:
+        """Whether every other server knows that no id of the number has a time after ``latest``."""
+        peers = self._of(lease)
+        for peer in peers:
+            try:
+                numbering.ask(peer, lease_table.take_back, lease.node, lease.horizon, latest)
+            except TicketError as error:
+                log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
+                return False
+        return len(peers) == len(self._servers) - 1
+
+    def _of(self, lease: Lease) -> list[TicketServer]:
+        return [s for s in self._servers if s is not lease.server and s.breaker.is_closed]

@@ -1,0 +1,159 @@
+"""The two layouts of a ticket table, each with its statements for a draw.
+
+A layout knows statements and numbers. It knows no pool, no retries and no connection but the cursor
+that it is given. It always returns blocks: ascending arithmetic progressions.
+
+``replace`` is Flickr's table. Its AUTO_INCREMENT counter is the truth, never its row, since InnoDB
+takes the number before it waits for the row. So a block may be drawn only while every other client
+is locked out: ``LOCK TABLES``, a REPLACE that draws the first ticket, a REPLACE that names the last.
+
+``counter`` is one row, raised by one atomic UPDATE.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from sqlalchemy.engine.interfaces import DBAPICursor
+
+from ..dialects import ErrorKind, LayoutName, TicketDialect
+from ..errors import OutOfStep
+
+
+class Layout(Protocol):
+    """The columns of a ticket table, and its draw statements.
+
+    Attributes:
+        name: of the layout.
+        stub: the name of the table's stub column.
+    """
+
+    name: LayoutName
+    stub: str
+
+    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+        """Draw up to ``n`` tickets and at least one; nothing when the table's row is missing.
+
+        Args:
+            cursor: of a connection in autocommit. After an error the connection may hold a lock.
+            n: how many are wanted.
+            lock: whether to draw under the table's lock, where there is one and it can be had. `draw.server`, ``_attempt``,
+                decides it, and `ReplaceLayout` goes without where it has found that it may not: ``_may_lock``.
+        """
+        ...
+
+    def adapts(self, kind: ErrorKind) -> bool:
+        """Whether there is another way to draw, which the next call will go."""
+        ...
+
+
+class ReplaceLayout:
+    """Flickr's table: ``id`` AUTO_INCREMENT, ``stub`` unique."""
+
+    name: LayoutName = "replace"
+    #: How many tickets are drawn one by one before the table's lock is tried again.
+    _max_singles: ClassVar[int] = 50
+
+    def __init__(
+        self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
+    ) -> None:
+        self.stub, self._stride = stub, stride
+        one = dialect.replace_ticket(table, stride, offset, stub)
+        self._single = one.arguments()
+        self._last = dialect.replace_up_to(table, stride, offset, stub)
+        lock = dialect.lock_table(table)
+        assert lock is not None  # of every dialect with this layout
+        self._lock, self._unlock = lock.text, dialect.unlock_tables().text
+        self._packet = "; ".join((self._lock, one.text, self._last.text, self._unlock))
+        self._may_lock = dialect.keeps_counter()
+        self._sends_one_packet = True
+
+    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+        if lock and self._may_lock:
+            return self._draw_block(cursor, n)
+        blocks: list[range] = []
+        for _ in range(min(n, self._max_singles)):
+            cursor.execute(*self._single)
+            ticket = cursor.lastrowid
+            if not ticket:
+                return []
+            blocks.append(range(ticket, ticket + self._stride, self._stride))
+        return blocks
+
+    def adapts(self, kind: ErrorKind) -> bool:
+        if (
+            kind is ErrorKind.SYNTAX_ERROR and self._sends_one_packet
+        ):  # the connection takes single statements
+            self._sends_one_packet = False
+            return True
+        if (
+            kind is ErrorKind.ACCESS_DENIED and self._may_lock
+        ):  # LOCK TABLES is a privilege of its own
+            self._may_lock = False
+            return True
+        return False
+
+    def _draw_block(self, cursor: DBAPICursor, n: int) -> list[range]:
+        span = self._stride * (n - 1)
+        parameters = self._last.parameters(span=span)
+        # the async cursors of SQLAlchemy's first 2.0 releases read one answer only
+        if self._sends_one_packet and hasattr(cursor, "nextset"):
+            cursor.execute(self._packet, parameters)
+            number_of_lock = cursor.lastrowid
+            cursor.nextset()
+            first = cursor.lastrowid
+            cursor.nextset()
+            last = cursor.lastrowid
+            cursor.nextset()
+            # SQLAlchemy's async cursors do not say whether there is another answer; a lock has no number
+            if number_of_lock or not first or cursor.lastrowid or cursor.nextset():
+                raise OutOfStep("expected one answer for each statement")
+        else:
+            cursor.execute(self._lock, ())
+            cursor.execute(*self._single)
+            first = cursor.lastrowid
+            cursor.execute(self._last.text, parameters)
+            last = cursor.lastrowid
+            cursor.execute(self._unlock, ())
+        if last != first + span:  # a proxy has sent the statements to more than one connection
+            self._may_lock = False
+            last = first
+        return [range(first, last + self._stride, self._stride)] if first else []
+
+
+class CounterLayout:
+    """One row: ``stub`` the primary key, ``id`` the last ticket issued."""
+
+    name: LayoutName = "counter"
+
+    def __init__(
+        self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
+    ) -> None:
+        self.stub, self._stride = stub, stride
+        self._single = dialect.advance_counter(table, stride, stub).arguments()
+        self._block = dialect.advance_counter(table, stub=stub)
+        self._returning = dialect.returns_counter
+
+    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+        if n == 1:
+            cursor.execute(*self._single)
+        else:
+            cursor.execute(self._block.text, self._block.parameters(span=self._stride * n))
+        if self._returning:
+            rows = cursor.fetchall()
+            last = rows[0][0] if rows else 0
+        else:
+            last = cursor.lastrowid
+        stride = self._stride
+        return [range(last - stride * (n - 1), last + stride, stride)] if last else []
+
+    def adapts(self, kind: ErrorKind) -> bool:
+        return False
+
+
+def layout_of(
+    name: LayoutName, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
+) -> Layout:
+    """The layout of that name for one table, whose stub column has the name ``stub``."""
+    kind = ReplaceLayout if name == "replace" else CounterLayout
+    return kind(table, dialect, stride, offset, stub)

@@ -1,0 +1,220 @@
+"""The metadata of a ticket table, which is its comment.
+
+A number alone does not say how it may be raised. The metadata does, so that a pool of another stride, or
+a server in another place of the list, is refused before it issues anything. SQLite has no table
+comments, but keeps the text of ``CREATE TABLE`` with the SQL comments inside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from ..arguments import name_of_sequence
+from ..dialects import LONGEST_COMMENT, LayoutName
+from ..errors import TicketArgumentError
+
+TombstoneKind = Literal["moved", "opening", "converting", "dropped"]
+
+#: The name of a pool, and that of a sequence there.
+Step: TypeAlias = "tuple[str, str]"
+#: Where a sequence has been, and where it is.
+Path: TypeAlias = "tuple[Step, ...]"
+
+_MARK = "sqla_tickets "
+_TOMBSTONE_MARK = "sqla_tickets tombstone "
+
+
+class TableMetadata(NamedTuple):
+    """The numbering of the tickets of one table on one server.
+
+    Attributes:
+        layout: the table's columns and draw statements.
+        stride: how many numbers apart two tickets of this server are.
+        offset: which residue class the server owns, 1 to ``stride``.
+        bits: how large its numbers can grow; not told when it is 64.
+        path: where the sequence has been, at last where it is, by the names that pools had when it came;
+            not told when it was never renamed or moved.
+    """
+
+    layout: LayoutName
+    stride: int
+    offset: int
+    bits: int = 64
+    path: Path = ()
+
+    def __str__(self) -> str:
+        told = self._asdict()
+        if self.bits == 64:
+            del told["bits"]
+        return _MARK + _written(told)
+
+    def matches(self, expected: TableMetadata) -> bool:
+        """Whether the table is numbered as expected, however large its numbers can grow."""
+        return self[:3] == expected[:3]
+
+    @classmethod
+    def parse(cls, text: str | None) -> TableMetadata | None:
+        """Read the metadata out of a comment; None where there is none, as in a foreign table.
+
+        Raises:
+            ValueError: there is some, and it cannot be read.
+        """
+        if text is not None and len(text) > LONGEST_COMMENT:
+            raise ValueError(
+                f"the comment with the metadata is longer than {LONGEST_COMMENT} characters"
+            )
+        found = _parse(text, _MARK, _METADATA)
+        metadata = None if found is None else cls(**found)
+        if metadata is not None and metadata.offset > metadata.stride:
+            raise ValueError(f"the metadata's offset is larger than its stride: {metadata}")
+        return metadata
+
+
+class Tombstone(NamedTuple):
+    """The metadata of a tombstone: why no ticket may be drawn there, and where to draw instead.
+
+    Attributes:
+        kind: ``"moved"`` or renamed; ``"opening"``, the target of a move that has not ended;
+            ``"converting"`` to another layout; ``"dropped"``.
+        pool: the pool that has the sequence, for ``"opening"`` the one that still has it.
+        sequence: its name there.
+        high_water: no ticket above it was issued from here.
+        layout: of the table that was here; None where there was none.
+        bits: of the table that was here.
+        nonce: tells it from others that say the same, before a table was here and after.
+        stride: of the table that was here; 0 where that is not known, or there was none.
+        stub: the name of its stub column.
+        path: where the sequence of the table that was here had been.
+    """
+
+    kind: TombstoneKind
+    pool: str
+    sequence: str
+    high_water: int
+    layout: LayoutName | None = None
+    bits: int = 64
+    nonce: str = ""
+    stride: int = 0
+    stub: str = "stub"
+    path: Path = ()
+
+    def __str__(self) -> str:
+        return _TOMBSTONE_MARK + _written(self._asdict())
+
+    @classmethod
+    def parse(cls, text: str | None) -> Tombstone | None:
+        """Read the tombstone out of a comment; None where there is none.
+
+        Raises:
+            ValueError: there is one, and it cannot be read.
+        """
+        found = _parse(text, _TOMBSTONE_MARK, _TOMBSTONE)
+        return None if found is None else cls(**found)
+
+
+def _written(told: dict[str, Any]) -> str:
+    """As JSON that may stand in an SQL comment, as it does on SQLite; an empty path is left out."""
+    if not told["path"]:
+        del told["path"]
+    return json.dumps(told).replace("*/", "*\\/")
+
+
+def has_metadata(text: str) -> bool:
+    """Whether there is metadata in a comment, be it such that cannot be read."""
+    return _MARK + "{" in text
+
+
+class _Parts(NamedTuple):
+    """What a JSON object has to have, and may have, each with what its value has to be."""
+
+    what: str
+    needed: dict[str, Callable[[object], bool]]
+    others: dict[str, Callable[[object], bool]]
+
+    def fit(self, found: object) -> bool:
+        """Whether these are all parts of an object, and nothing else is."""
+        if not isinstance(found, dict):
+            return False
+        parts, known = cast("dict[str, object]", found), self.needed | self.others
+        return self.needed.keys() <= parts.keys() and all(
+            part in known and known[part](value) for part, value in parts.items()
+        )
+
+
+def _is_one_of(*values: object) -> Callable[[object], bool]:
+    return lambda value: any(type(value) is type(one) and value == one for one in values)
+
+
+def _is_from(least: int, most: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _is_path(value: Any) -> bool:
+    return _is_list(value) and all(
+        _is_list(step) and len(step) == 2 and all(map(_is_text, step)) for step in value
+    )
+
+
+def _is_name(value: object) -> bool:
+    try:
+        name_of_sequence(value)
+    except TicketArgumentError:
+        return False
+    return True
+
+
+_IS_BITS, _IS_LAYOUT = _is_one_of(64, 32), _is_one_of("replace", "counter")
+_IS_STRIDE = _is_from(1, 65535)
+_METADATA: Final = _Parts(
+    "metadata",
+    {"layout": _IS_LAYOUT, "stride": _IS_STRIDE, "offset": _IS_STRIDE},
+    {"bits": _IS_BITS, "path": _is_path},
+)
+_TOMBSTONE: Final = _Parts(
+    "tombstone",
+    {
+        "kind": _is_one_of("moved", "opening", "converting", "dropped"),
+        "pool": _is_text,
+        "sequence": _is_name,
+        "high_water": _is_from(0, 2**64 - 1),
+    },
+    {
+        "layout": _is_one_of("replace", "counter", None),
+        "bits": _IS_BITS,
+        "nonce": _is_text,
+        "stride": _is_from(0, 65535),
+        "stub": _is_text,
+        "path": _is_path,
+    },
+)
+
+
+def _parse(text: str | None, mark: str, parts: _Parts) -> dict[str, Any] | None:
+    """The JSON object after the mark, if the text has the mark.
+
+    Raises:
+        ValueError: it is none, or not of these parts.
+    """
+    start = (text or "").find(mark + "{")
+    if text is None or start < 0:
+        return None
+    told = text[start : start + LONGEST_COMMENT]
+    try:
+        found, _ = json.JSONDecoder().raw_decode(told, len(mark))
+    except (ValueError, RecursionError):
+        found = None
+    if not parts.fit(found):
+        raise ValueError(f"expected {parts.what} of this release, found {told[:200]!r}")
+    fitting = cast("dict[str, Any]", found)
+    steps: list[list[str]] = fitting.get("path", [])
+    return {**fitting, "path": tuple((pool, sequence) for pool, sequence in steps)}

@@ -1,0 +1,134 @@
+"""Ticket servers for the tests of an application: in memory, or fresh databases on real servers.
+
+::
+
+    import pytest
+    from sqla_tickets.testing import servers_in_memory
+
+    @pytest.fixture(autouse=True)
+    def tickets():
+        with servers_in_memory(Base.metadata) as pool:
+            yield pool
+
+Servers in memory are real ones, on SQLite: they draw, check and refuse as a pair in production does. They
+live in this process until the end. `servers_at` creates fresh databases on servers of the kind that runs in
+production; `sqla_tickets.testing.pytest_plugin` has fixtures for both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from sqlalchemy import URL, Engine, MetaData, create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from ..dialects import class_of
+from ..errors import TicketArgumentError, TicketServerError
+from ..pool import TicketPool
+
+__all__ = ["servers_at", "servers_in_memory"]
+
+
+@contextmanager
+def servers_in_memory(
+    *metadatas: MetaData, servers: int = 2, stride: int | None = None, name: str = "default"
+) -> Generator[TicketPool]:
+    """A pool of servers in memory that serves some MetaDatas; their sequences begin at 1.
+
+    At the end each MetaData gets back the pool that served it before.
+
+    Args:
+        metadatas: whose sequences are created and served.
+        servers: how many.
+        stride: as of the pool that stands in production; None for the number of servers.
+        name: of the pool.
+    """
+    with _serving(["sqlite://"] * servers, metadatas, stride, name) as pool:
+        yield pool
+
+
+@contextmanager
+def servers_at(
+    urls: Sequence[str | URL],
+    *metadatas: MetaData,
+    stride: int | None = None,
+    name: str = "default",
+) -> Generator[TicketPool]:
+    """A pool on your own servers: in a fresh database on each, which is dropped at the end.
+
+    Runs at the same time do not see each other, and existing databases are not touched.
+
+    Args:
+        urls: of the servers, of MySQL, MariaDB or PostgreSQL. Their users may create databases named
+            ``tickets_...``, and drop them. The database of a URL is only connected to, if it has one.
+        metadatas: whose sequences are created and served.
+        stride: as of the pool that stands in production; None for the number of servers.
+        name: of the pool.
+
+    Raises:
+        TicketArgumentError: there is no URL, or one of another kind of server.
+        TicketServerError: a database cannot be created there.
+    """
+    if not urls:
+        raise TicketArgumentError("servers_at() needs the URL of one server or more")
+    with ExitStack() as created:
+        fresh = [created.enter_context(_fresh_database(make_url(url))) for url in urls]
+        yield created.enter_context(_serving(fresh, metadatas, stride, name))
+
+
+class _PoolInOrder(TicketPool):
+    """A pool that begins with its first server, so that a test gets the same ids in each run."""
+
+    _random_start = staticmethod(lambda: 0)
+
+
+@contextmanager
+def _serving(
+    servers: Sequence[str | URL], metadatas: Sequence[MetaData], stride: int | None, name: str
+) -> Generator[TicketPool]:
+    with _PoolInOrder(servers, stride=stride, name=name) as pool, ExitStack() as served:
+        for metadata in metadatas:
+            served.enter_context(pool.attached(metadata))
+            pool.create_all(metadata)
+        yield pool
+
+
+@contextmanager
+def _fresh_database(url: URL) -> Generator[URL]:
+    backend = url.get_backend_name()
+    dialect = class_of(url.get_dialect().name)
+    if dialect.is_embedded:
+        raise TicketArgumentError(
+            f"servers_at() creates databases on servers, not on {backend}:"
+            " servers_in_memory() needs no server"
+        )
+    name = f"tickets_{secrets.token_hex(6)}"
+    drivername = url.drivername
+    if url.get_dialect().is_async:
+        drivername = f"{backend}+{dialect.synchronous_driver}"
+    database = url.database or dialect.maintenance_database
+    engine = create_engine(
+        url.set(drivername=drivername, database=database),
+        isolation_level="AUTOCOMMIT",
+        poolclass=NullPool,
+    )
+    try:
+        _send(engine, f"CREATE DATABASE {name}")
+    except SQLAlchemyError as error:
+        said = str(getattr(error, "orig", error)).replace(str(url.password), "***")
+        raise TicketServerError(
+            f"no database for tests on {backend}://{url.host}: {said}: is it running, and may its user"
+            " create databases named tickets_...?"
+        ) from None
+    try:
+        yield url.set(database=name)
+    finally:
+        _send(engine, dialect.drop_database.format(name))
+
+
+def _send(engine: Engine, statement: str) -> None:
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)

@@ -1,0 +1,113 @@
+"""What every command has in common: where it finds servers, `--json`, exit codes. A new one has to be named here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sqla_tickets import TicketPool
+from sqla_tickets.cli.commands import cli
+from sqla_tickets.cli.options import FAILED, FOUND
+from tests.support.command_line import Done, run_cli
+
+#: Each command with what it needs, in the folder of `project`.
+COMMANDS: dict[str, list[str]] = {
+    "audit": ["--column", "photos.id", "--shard", "sqlite:///shard.db"],
+    "create": ["people"],
+    "doctor": [],
+    "grants": ["draw", "--on", "mariadb"],
+    "grow": ["--add", "sqlite:///c.db", "--to-stride", "4"],
+    "metrics": [],
+    "move": ["photos", "--to", "media"],
+    "next": ["photos"],
+    "raise": ["photos", "--above", "900"],
+    "restore": ["photos"],
+    "retire": [],
+    "status": ["--over", "0"],
+}
+ASKING = sorted(COMMANDS.keys() - {"grants"})
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "index.md"
+FILES = {
+    "alembic.ini": (
+        "[alembic]\nticket_servers = sqlite:///${WHERE}/a.db sqlite:///${WHERE}/b.db\n"
+        "[ticket_pools.media]\nservers = sqlite:///${WHERE}/m.db\nstride = 2\n"
+    ),
+    "pyproject.toml": (
+        "[tool.alembic]\nticket_servers = ['sqlite:///${WHERE}/a.db', 'sqlite:///${WHERE}/b.db']\n"
+        "[tool.alembic.ticket_pools.media]\nservers = ['sqlite:///${WHERE}/m.db']\nstride = 2\n"
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without configuration, with two ticket servers and a shard."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    with TicketPool(["sqlite:///a.db", "sqlite:///b.db"]) as pool:
+        pool.create_table("photos")
+        number = pool.next_id("photos")
+        with pool.servers[0].engine.connect() as connection:
+            connection.exec_driver_sql(f"ATTACH '{tmp_path}/shard.db' AS shard")
+            connection.exec_driver_sql("CREATE TABLE shard.photos (id BIGINT PRIMARY KEY)")
+            connection.exec_driver_sql(f"INSERT INTO shard.photos VALUES ({number})")
+            connection.commit()
+    return tmp_path
+
+
+def ask(command: str, *more: str) -> Done:
+    return run_cli(command, *COMMANDS[command], *more)
+
+
+def test_every_command_is_here() -> None:
+    assert sorted(cli.commands) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("file", FILES)
+def test_it_reads_the_configuration_and_answers_in_json(
+    file: str, command: str, project: Path
+) -> None:
+    (project / file).write_text(FILES[file])
+    done = ask(command, "--json")
+    assert done.code == 0, done.text
+    assert isinstance(done.json, dict)
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_it_reads_a_file_that_is_named(command: str, project: Path) -> None:
+    (project / "other.toml").write_text(FILES["pyproject.toml"])
+    assert ask(command, "--json", "--config", "other.toml").code == 0
+
+
+@pytest.mark.parametrize("command", [c for c in ASKING if c != "move"])
+def test_it_reads_the_environment(
+    command: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLA_TICKETS_SERVERS", "sqlite:///a.db sqlite:///b.db")
+    assert ask(command, "--json").code == 0
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_it_says_in_json_why_it_cannot(command: str, project: Path) -> None:
+    for more in ([], ["--config", "nowhere.ini"], ["--server", "nonsense://x"]):
+        done = ask(command, "--json", *more)
+        assert done.code == FAILED, done.text
+        assert done.json["error"]
+        assert done.json["kind"].startswith("Ticket")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_invalid_usage_and_help(command: str) -> None:
+    assert run_cli(command, "--nonsense").code == 2
+    assert run_cli(command, "--help").code == 0
+
+
+def test_the_handbook_and_the_help_list_the_exit_codes() -> None:
+    told = re.findall(r"^\| (\d) \|", PAGE.read_text(), re.MULTILINE)
+    assert [int(code) for code in told] == [0, FOUND, 2, FAILED]
+    text = " ".join(run_cli("--help").text.split())
+    assert f"{FOUND} something was found; 2 invalid usage; {FAILED} the command failed." in text

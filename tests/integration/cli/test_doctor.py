@@ -1,0 +1,495 @@
+"""``sqla-tickets doctor``: a healthy pair has no finding, and each thing that is put wrong has one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketError, TicketPool, TicketTableError
+from sqla_tickets.cli.doctor import Code, Finding, examine
+from sqla_tickets.dialects import class_of
+from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.maintenance import tombstones
+from tests.support.command_line import options, run_cli
+from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting
+from tests.support.servers import USER, MySQLLike, PostgreSQL, ServerFixtures
+from tests.support.servers.ports import free_port
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+LEAST = class_of("mysql").table_privileges("draw")
+MYSQL_LIKE = pytest.mark.ticket_servers("mariadb", "mysql")
+MARIADB = pytest.mark.ticket_servers("mariadb")
+
+
+class Pair:
+    """Two ticket servers as they should be, with a sequence ``photos``."""
+
+    def __init__(self, kind: str, servers: ServerFixtures, open_pool: OpenPool) -> None:
+        self.first, self.second, self.urls = fresh_pair(servers, kind)
+        self.pool = open_pool(self.urls)
+        self.pool.create_table("photos")
+        self.pool.next_ids("photos", 3)
+        for server, url in zip((self.first, self.second), self.urls, strict=True):
+            grant_only(server, url, *LEAST)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return examine(self.pool)
+
+    def only(self, code: str, *, offsets: tuple[int, ...] = (1,)) -> Finding:
+        """The first of the findings, which are this one alone, on these servers."""
+        found = self.findings
+        assert {finding.code for finding in found} == {code}, found
+        assert [f"(offset {n})" for n in offsets] == [f.server[-10:] for f in found]
+        assert all(f.variable and f.value and f.why and f.fix for f in found)
+        return found[0]
+
+
+@pytest.fixture
+def pair(ticket_kind: str, servers: ServerFixtures, open_pool: OpenPool) -> Iterator[Pair]:
+    pair = Pair(ticket_kind, servers, open_pool)
+    more = {"information_schema_stats_expiry": 0} if ticket_kind == "mysql" else {}
+    with contextlib.ExitStack() as settings:
+        for offset, server in enumerate((pair.first, pair.second), 1):
+            values = {"auto_increment_increment": 2, "auto_increment_offset": offset, **more}
+            settings.enter_context(setting(server, **values))
+        yield pair
+
+
+@contextlib.contextmanager
+def text_setting(server: MySQLLike, variable: str, value: str) -> Iterator[None]:
+    with server.administrator() as cursor:
+        cursor.execute(f"SELECT @@GLOBAL.{variable}")
+        ((before,),) = cursor.fetchall()
+        cursor.execute(f"SET GLOBAL {variable} = %s", [value])
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL {variable} = %s", [before])
+
+
+@MARIADB
+def test_doctor_finds_a_mark_that_cannot_be_true(pair: Pair) -> None:
+    pair.pool._marks.flush()
+    forged = f"UPDATE {MARKS} SET mark = {2**62} WHERE sequence = 'photos'"
+    run(pair.urls[0], forged)
+    finding = pair.only("impossible-mark")
+    assert str(pair.pool.servers[1]) in finding.why
+    done = run_cli("restore", "photos", "--offset", "2", "--dry-run", *options(pair.urls))
+    assert done.code != 0
+    assert "cannot be true" in done.text
+    run(pair.urls[0], finding.fix.partition(";")[0])
+    assert pair.findings == []
+
+
+@MARIADB
+def test_doctor_finds_a_horizon_that_cannot_be_true(pair: Pair, open_pool: OpenPool) -> None:
+    for server, url in zip((pair.first, pair.second), pair.urls, strict=True):
+        grant_only(server, url, "ALL PRIVILEGES")
+    NodeLeases(pair.pool).create_table()
+    for server, url in zip((pair.first, pair.second), pair.urls, strict=True):
+        grant_only(server, url, *LEAST)
+    SnowflakeGenerator(pair.pool, "ids").next_id()
+    assert pair.findings == []
+    run(pair.urls[0], f"UPDATE ticket_nodes SET horizon = {9 * 10**18}")
+    finding = pair.only("impossible-horizon")
+    run(pair.urls[0], finding.fix.partition(";")[0])
+    assert pair.findings == []
+
+
+@MYSQL_LIKE
+def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
+    assert pair.findings == []
+    done = run_cli("doctor", *options(pair.urls))
+    assert (done.code, done.text) == (0, "No finding: the ticket servers are well.\n")
+    assert run_cli("doctor", *options(pair.urls), "--json").json == {"findings": []}
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_two_files_have_no_finding(pool: TicketPool) -> None:
+    pool.next_ids("photos", 3)
+    assert examine(pool) == []
+
+
+@contextlib.contextmanager
+def altered(cluster: PostgreSQL, setting: LiteralString, value: LiteralString) -> Iterator[None]:
+    """Give a cluster of PostgreSQL another setting for a while."""
+    before = shown(cluster, setting)
+    alter(cluster, f"SET {setting} = {value}")
+    wait_for(cluster, setting, value)
+    try:
+        yield
+    finally:
+        alter(cluster, f"RESET {setting}")
+        wait_for(cluster, setting, before)
+
+
+def wait_for(cluster: PostgreSQL, setting: LiteralString, value: str) -> None:
+    """It reads its files in the background."""
+    deadline = time.monotonic() + 30
+    while (seen := shown(cluster, setting)) != value:
+        assert time.monotonic() < deadline, f"{setting} is {seen}, and was to be {value}"
+        time.sleep(0.02)
+
+
+def alter(cluster: PostgreSQL, what: LiteralString) -> None:
+    with cluster.administrator() as cursor:
+        cursor.execute(f"ALTER SYSTEM {what}")
+        cursor.execute("SELECT pg_reload_conf()")
+
+
+def shown(cluster: PostgreSQL, setting: LiteralString) -> str:
+    with cluster.administrator() as cursor:
+        ((value,),) = cursor.execute(f"SHOW {setting}").fetchall()
+    return str(value)
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_the_cluster_of_these_tests_which_does_not_flush(pool: TicketPool) -> None:
+    """It is one for both servers, started without fsync, and the tests' user owns its tables."""
+    found = examine(pool)
+    assert {finding.code for finding in found} == {"fsync", "same-server", "grants-dangerous"}
+    assert {f.severity for f in found if f.code == "fsync"} == {"repeats"}
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_a_pair_of_postgresql(servers: ServerFixtures, open_pool: OpenPool) -> None:
+    first, second = (servers.new_postgresql("--fsync=on") for _ in range(2))
+    urls = [servers.fresh_database(first), servers.fresh_database(second)]
+    with TicketPool(urls) as migrating:
+        migrating.create_table("photos")
+    for n, server in enumerate((first, second)):
+        server.create_user("drawing", "draw", str(urls[n].database))
+        urls[n] = urls[n].set(username="drawing")
+    pool = open_pool(urls)
+    pool.next_ids("photos", 3)
+    assert examine(pool) == []
+    cases: tuple[tuple[LiteralString, LiteralString, str, str], ...] = (
+        ("full_page_writes", "off", "full-page-writes", "repeats"),
+        ("default_transaction_read_only", "on", "read-only", "stops"),
+    )
+    for name, value, code, severity in cases:
+        with altered(second, name, value):
+            (finding,) = examine(pool)
+        assert (finding.code, finding.severity, finding.value) == (code, severity, value)
+        assert f"ALTER SYSTEM SET {name} = " in finding.fix
+    (finding,) = examine(open_pool([urls[0], urls[1].set(host="0.0.0.0")]))
+    assert finding.code == "no-encryption"
+    duplicate = servers.fresh_database(first)
+    found = examine(open_pool([urls[0], duplicate]), ["photos"])
+    assert [f.code for f in found if "offset 1" in f.server] == ["same-server"]
+
+
+@MYSQL_LIKE
+def test_a_crash_may_forget_tickets(pair: Pair) -> None:
+    with setting(pair.first, innodb_flush_log_at_trx_commit=2):
+        finding = pair.only("flush-setting")
+        assert (finding.severity, finding.value) == ("repeats", "2")
+        done = run_cli("doctor", *options(pair.urls))
+    assert done.code == 1
+    assert "IDS CAN REPEAT" in done.text
+    assert "SET GLOBAL innodb_flush_log_at_trx_commit = 1" in done.text
+
+
+@MARIADB
+def test_a_log_that_is_flushed_more_often_than_need_be(pair: Pair) -> None:
+    with setting(pair.first, innodb_flush_log_at_trx_commit=3):
+        assert pair.findings == []
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_a_server_without_a_redo_log(pair: Pair) -> None:
+    with pair.first.administrator() as cursor:
+        cursor.execute("ALTER INSTANCE DISABLE INNODB REDO_LOG")
+        try:
+            assert pair.only("redo-log").severity == "repeats"
+        finally:
+            cursor.execute("ALTER INSTANCE ENABLE INNODB REDO_LOG")
+
+
+@MYSQL_LIKE
+def test_tables_without_a_redo_log(pair: Pair, ticket_kind: str) -> None:
+    engines = ["MyISAM", "Aria" if ticket_kind == "mariadb" else "MyISAM"]
+    for server, url, engine in zip((pair.first, pair.second), pair.urls, engines, strict=True):
+        with server.administrator() as cursor:
+            cursor.execute(f"ALTER TABLE `{url.database}`.photos ENGINE = {engine}")
+    pair.only("storage-engine", offsets=(1, 2))
+    assert [finding.value for finding in pair.findings] == engines
+
+
+@MYSQL_LIKE
+def test_increments_that_disagree_with_the_pool(pair: Pair) -> None:
+    with setting(pair.first, auto_increment_increment=1, auto_increment_offset=1):
+        assert pair.only("global-increments").severity == "advice"
+        assert run_cli("doctor", *options(pair.urls)).code == 0
+        with pair.first.administrator() as cursor:
+            cursor.execute(f"USE `{pair.urls[0].database}`")
+            cursor.execute("ALTER TABLE photos COMMENT = ''")
+        # who made a table without metadata may trust the settings
+        done = run_cli("doctor", "photos", *options(pair.urls), "--json")
+        assert done.code == 1
+        assert [f["severity"] for f in done.json["findings"]] == ["repeats"]
+
+
+@MYSQL_LIKE
+def test_an_offset_above_the_increment(pair: Pair) -> None:
+    with setting(pair.second, auto_increment_increment=2, auto_increment_offset=5):
+        finding = pair.only("offset-above-increment", offsets=(2,))
+    assert finding.severity == "repeats"
+    assert "above" in finding.why
+
+
+@MARIADB
+def test_a_server_with_the_wrong_options(
+    pair: Pair, servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """An old release, by its own account, which replicates, and writes a log that it does not flush.
+
+    And somebody has forgotten that it was started to save what was left.
+    """
+    bad = servers.new_mariadb(
+        "--log-bin",
+        "--sync-binlog=0",
+        "--version=10.1.48-MariaDB",
+        "--server-id=7",
+        "--innodb-force-recovery=1",
+    )
+    url = servers.fresh_database(bad)
+    with bad.administrator() as cursor:
+        cursor.execute(f"GRANT REPLICATION CLIENT, SLAVE MONITOR ON *.* TO '{USER}'@'%'")
+        cursor.execute("SET GLOBAL auto_increment_increment = 2, GLOBAL auto_increment_offset = 2")
+        cursor.execute("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1")
+    grant_only(bad, url, *LEAST)
+    found = {f.code: f for f in examine(open_pool([pair.urls[0], url])) if f.server[-2] == "2"}
+    assert set(found) == {
+        "old-version",
+        "binary-log",
+        "recovery-mode",
+        "replica",
+        "table-missing",
+    }
+    assert (found["recovery-mode"].severity, found["recovery-mode"].value) == ("stops", "1")
+    assert (found["old-version"].severity, found["old-version"].value) == ("repeats", "10.1.48")
+    assert (found["binary-log"].severity, found["binary-log"].value) == ("repeats", "0")
+    assert "on the server itself" in found["binary-log"].why
+    assert found["replica"].severity == "repeats"
+    assert found["table-missing"].value == "missing"
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_a_member_of_a_group(servers: ServerFixtures, open_pool: OpenPool, pair: Pair) -> None:
+    """Of one, as every group is at its beginning; only one of several primaries sets increments."""
+    name, address = "--loose-group-replication-", f"127.0.0.1:{free_port()}"
+    member = servers.new_mysql(
+        "--server-id=5",
+        "--log-bin=binlog",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+        "--plugin-load-add=group_replication.so",
+        "--auto-increment-increment=1",
+        f"{name}group-name=6c3cd0c3-0d58-4d4f-8d7c-0a1e4d1a8f1b",
+        f"{name}local-address={address}",
+        f"{name}group-seeds={address}",
+        f"{name}start-on-boot=OFF",
+        f"{name}bootstrap-group=ON",
+    )
+    urls = [servers.fresh_database(pair.first), servers.fresh_database(member)]
+    pool = open_pool(urls)
+    run(urls[1], FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+    shown: list[tuple[object, bool]] = []
+    with member.administrator() as cursor:
+        for has_one_primary in (1, 0):
+            cursor.execute(f"SET GLOBAL group_replication_single_primary_mode = {has_one_primary}")
+            cursor.execute("START GROUP_REPLICATION")
+            cursor.execute("SELECT @@GLOBAL.auto_increment_increment")
+            ((increment,),) = cursor.fetchall()
+            found = {f.code for f in examine(pool, ["Tickets64"]) if f.server[-2] == "2"}
+            shown.append((increment, "group-replication" in found))
+            cursor.execute("STOP GROUP_REPLICATION")
+        with pytest.raises(TicketTableError, match=r"single_primary_mode = OFF.*'counter'"):
+            pool.create_table("albums")
+    assert shown == [(1, False), (7, True)]
+
+
+@MYSQL_LIKE
+def test_both_addresses_lead_to_one_server(pair: Pair, servers: ServerFixtures) -> None:
+    with setting(pair.second, auto_increment_offset=1):
+        other = servers.fresh_database(pair.first)
+        grant_only(pair.first, other, *LEAST)
+        with TicketPool([pair.urls[0], other.set(host="localhost")]) as duplicates:
+            found = [f for f in examine(duplicates) if f.code == "same-server"]
+    assert [f.severity for f in found] == ["stops", "stops"]
+
+
+@MYSQL_LIKE
+def test_a_server_that_may_not_be_written_to(pair: Pair) -> None:
+    with setting(pair.second, read_only=1):
+        assert pair.only("read-only", offsets=(2,)).severity == "stops"
+
+
+def test_a_server_whose_storage_engine_takes_no_writes(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    own = servers.new_mariadb()
+    url = servers.fresh_database(own)
+    pool = open_pool([url], stride=2)
+    pool.create_table("people", layout="counter")
+    pool.create_table("photos")
+    own.stop()
+    own.options.append("--innodb-read-only")
+    own.start()
+    for refused in (
+        lambda: pool.next_id("photos"),
+        lambda: pool.next_ids("photos", 3),
+        lambda: pool.next_id("people"),
+        lambda: pool.create_table("events"),
+    ):
+        with pytest.raises(TicketError, match="the server takes no writes"):
+            refused()
+    (finding,) = (f for f in examine(pool) if f.code == "read-only")
+    assert (finding.variable, finding.value, finding.severity) == (
+        "innodb_read_only",
+        "ON",
+        "stops",
+    )
+    assert finding.fix.startswith("Start it without that")
+
+
+@MYSQL_LIKE
+def test_a_server_that_is_down(pair: Pair) -> None:
+    pair.second.kill()
+    (finding,) = pair.findings
+    assert (finding.code, finding.severity) == ("unreachable", "stops")
+    assert str(pair.urls[1].port) in finding.server
+
+
+@pytest.mark.ticket_servers("postgresql")
+def test_a_server_in_recovery(
+    pool: TicketPool, ticket_urls: list[URL], servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    standby = servers.new_standby(servers.postgresql())
+    pool = open_pool([ticket_urls[0].set(port=standby.port), ticket_urls[1]])
+    (finding,) = (f for f in examine(pool) if f.code == "in-recovery")
+    assert (finding.severity, finding.variable) == ("stops", "pg_is_in_recovery()")
+    assert str(standby.port) in finding.server
+    assert {pool.next_id("photos") % 2 for _ in range(4)} == {0}
+
+
+def test_a_table_that_is_missing_or_empty(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    pool.create_table("people")
+    run(ticket_urls[0], "DROP TABLE people")
+    run(ticket_urls[1], "DELETE FROM photos")
+    found = {f.variable: f for f in examine(pool) if f.check == "tables"}
+    assert {name: f.code for name, f in found.items()} == {
+        "table people": "table-missing",
+        "table photos": "table-empty",
+    }
+    assert found["table people"].fix == "sqla-tickets create people"
+
+
+@MYSQL_LIKE
+def test_a_table_of_another_pool(pair: Pair, open_pool: OpenPool) -> None:
+    found = [f for f in examine(open_pool(pair.urls[::-1])) if f.code == "table-unfit"]
+    assert len(found) == 2
+    assert all("numbered differently" in f.why for f in found)
+
+
+def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
+    """As a migration leaves it that was killed after its first server."""
+    pool.servers[1].do(
+        "photos",
+        tombstones.close,
+        "photos",
+        tombstones.Destination("converting", "default", "photos"),
+    )
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert (finding.code, finding.severity) == ("table-closed", "stops")
+    assert "(offset 2)" in finding.server
+
+
+def test_numbers_that_run_out(pool: TicketPool) -> None:
+    pool.create_table("small", bits=32, start=3_200_000_000)
+    found = [f for f in examine(pool) if f.code == "numbers-used"]
+    assert len(found) == 2
+    assert "75%" in found[0].why
+
+
+@MARIADB
+def test_connections_that_run_out(pair: Pair) -> None:
+    with contextlib.ExitStack() as opened, setting(pair.first, max_connections=12):
+        for _ in range(9):
+            opened.enter_context(pair.first.administrator())
+        assert pair.only("connections-used").severity == "stops"
+
+
+@MYSQL_LIKE
+def test_grants_that_are_missing(pair: Pair) -> None:
+    grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "LOCK TABLES")
+    finding = pair.only("grants-missing")
+    assert finding.value == "without UPDATE, DELETE"
+    assert finding.severity == "stops"
+    assert f"GRANT UPDATE, DELETE ON `{pair.urls[0].database}`.* TO '{USER}'" in finding.fix
+    grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "UPDATE", "DELETE")
+    assert pair.only("lock-not-granted").severity == "advice"
+
+
+@MYSQL_LIKE
+def test_grants_that_are_too_many(pair: Pair) -> None:
+    grant_only(pair.first, pair.urls[0], "ALL")
+    assert pair.only("grants-dangerous").value == "ALL PRIVILEGES"
+    grant_only(pair.first, pair.urls[0], *LEAST)
+    with pair.first.administrator() as cursor:
+        cursor.execute(f"GRANT FILE ON *.* TO '{USER}'@'%'")
+        try:
+            assert pair.only("grants-everywhere").variable == "grants on *.*"
+        finally:
+            cursor.execute(f"REVOKE FILE ON *.* FROM '{USER}'@'%'")
+
+
+@MYSQL_LIKE
+def test_what_goes_over_the_wire_in_the_clear(pair: Pair, open_pool: OpenPool) -> None:
+    # another address of this machine, which does not say so
+    host = "0.0.0.0"
+    urls = [url.set(host=host).update_query_dict({"ssl_disabled": "true"}) for url in pair.urls]
+    found = examine(open_pool(urls))
+    assert [f.code for f in found] == ["no-encryption", "no-encryption"]
+    assert host in found[0].why
+
+
+@MYSQL_LIKE
+def test_a_lax_mode(pair: Pair) -> None:
+    with text_setting(pair.first, "sql_mode", "NO_ENGINE_SUBSTITUTION"):
+        assert pair.only("lax-sql-mode").severity == "advice"
+
+
+@pytest.mark.ticket_servers("mysql")
+def test_statistics_that_are_a_day_old(pair: Pair) -> None:
+    with setting(pair.first, information_schema_stats_expiry=86400):
+        assert pair.only("cached-statistics").value == "86400"
+
+
+@MYSQL_LIKE
+def test_flickrs_own_tables_are_examined_when_they_are_named(pair: Pair) -> None:
+    for number, url in enumerate(pair.urls, 1):
+        grant_only((pair.first, pair.second)[number - 1], url, "ALL")
+        run(url, FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+        run(url, f"INSERT INTO `Tickets64` VALUES ({number + 2}, 'a')")
+        grant_only((pair.first, pair.second)[number - 1], url, *LEAST)
+    assert examine(pair.pool, ["Tickets64"]) == []
+    run(pair.urls[0], "DELETE FROM `Tickets64`")
+    (finding,) = examine(pair.pool, ["Tickets64"])
+    assert finding.code == "table-empty"
+
+
+def test_every_finding_has_a_test() -> None:
+    tests = Path(__file__).parents[2].rglob("test_*.py")
+    text = "".join(path.read_text() for path in tests)
+    assert [code for code in get_args(Code) if f'"{code}"' not in text] == []

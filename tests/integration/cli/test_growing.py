@@ -1,0 +1,566 @@
+"""From two ticket servers to four and back, while processes of every configuration draw."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import (
+    NodeLeases,
+    SnowflakeGenerator,
+    TicketArgumentError,
+    TicketError,
+    TicketPool,
+    TicketTableError,
+)
+from sqla_tickets.maintenance import operations, resize
+from sqla_tickets.maintenance.handle import TableHandle
+from tests.support.command_line import options, run_cli
+from tests.support.draws import FLICKRS_TABLE, OpenPool, assert_unique, from_one_start, run
+from tests.support.fault_injection import BetweenStatements, StatementCounter
+from tests.support.servers import ServerFixtures
+
+#: Longer than any wait of a breaker, on a machine that is busy.
+PATIENCE = 90.0
+
+
+def draw_on(urls: list[str], stride: int, journal: str, end: str) -> None:
+    """Draw one, a few and a block in turn until the file ``end`` is there, and write all down."""
+    with TicketPool(urls, stride=stride) as pool, open(journal, "w") as book:
+        number = 0
+        while not Path(end).exists():
+            number += 1
+            try:
+                drawn = pool.next_ids("photos", (1, 1, 3, 20)[number % 4])
+            except TicketError as error:
+                book.write(f"FAILED {type(error).__name__}: {error}\n")
+            else:
+                book.writelines(f"{ticket}\n" for ticket in drawn)
+            book.flush()
+            time.sleep(0.005)
+
+
+class Client:
+    """A process that draws with some configuration."""
+
+    def __init__(self, urls: list[URL], stride: int, folder: Path, name: str) -> None:
+        self._journal, self._end = folder / f"{name}.ids", folder / f"{name}.end"
+        texts = [url.render_as_string(False) for url in urls]
+        self._process = from_one_start().Process(
+            target=draw_on, args=(texts, stride, str(self._journal), str(self._end)), daemon=True
+        )
+        self._process.start()
+
+    @property
+    def lines(self) -> list[str]:
+        text = self._journal.read_text() if self._journal.exists() else ""
+        return text.splitlines()[: text.count("\n")]
+
+    @property
+    def ids(self) -> list[int]:
+        return [int(line) for line in self.lines if not line.startswith("FAILED")]
+
+    @property
+    def failures(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("FAILED")]
+
+    def draws(self, more: int = 30) -> None:
+        """Wait until it has drawn so many more."""
+        wanted = len(self.ids) + more
+        wait_until(lambda: len(self.ids) >= wanted, f"{self._journal.name}: {self.failures[-1:]}")
+
+    def draws_from_all(self, stride: int) -> None:
+        """Wait until it has drawn from every server."""
+        wait_until(
+            lambda: len({ticket % stride for ticket in self.ids}) == stride,
+            "not all are drawn from",
+        )
+
+    def stop(self) -> None:
+        self._end.touch()
+        self._process.join(PATIENCE)
+        assert self._process.exitcode == 0
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def urls(ticket_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
+    """Four ticket databases."""
+    if ticket_kind == "sqlite":
+        return [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(4)]
+    return [servers.fresh_database(servers.shared(ticket_kind, n % 2)) for n in range(4)]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[list[URL], int], Client]]:
+    clients: list[Client] = []
+
+    def start(urls: list[URL], stride: int) -> Client:
+        clients.append(Client(urls, stride, tmp_path, f"client{len(clients)}"))
+        return clients[-1]
+
+    yield start
+    with contextlib.suppress(AssertionError):
+        for client in clients:
+            client.stop()
+
+
+def joining(urls: list[URL]) -> list[str]:
+    return [word for url in urls for word in ("--add", url.render_as_string(False))]
+
+
+def test_from_two_to_four_and_back_while_all_draw(
+    urls: list[URL],
+    start: Callable[[list[URL], int], Client],
+    open_pool: OpenPool,
+) -> None:
+    two, four = options(urls[:2]), options(urls)
+    idle = open_pool(urls[:2])
+    idle.create_table("photos")
+    seen = idle.next_ids("photos", 5) + idle.next_ids("photos", 5)
+
+    old = [start(urls[:2], 2) for _ in range(2)]
+    for client in old:
+        client.draws()
+    grown = run_cli("grow", *two, *joining(urls[2:]))
+    assert grown.code == 0, grown.text
+    new = [start(urls, 4) for _ in range(2)]
+    for client in [*new, *old]:
+        client.draws()
+    # what is drawn now comes from the old servers to the old clients, from the new ones to the new
+    assert {ticket % 4 for client in new for ticket in client.ids} == {0, 3}
+
+    refused = run_cli("grow", "--finish", "--quiet", 0.5, *four)
+    assert refused.code == 3, refused.text
+    assert "old configuration" in refused.text
+    for client in old:
+        client.stop()
+    ended = run_cli("grow", "--finish", "--quiet", 0.2, *four, "--json")
+    assert ended.code == 0, ended.text
+    assert "stride 4" in ended.json["proof"]
+    for client in new:
+        client.draws_from_all(4)
+    with pytest.raises(TicketTableError, match="numbered differently"):
+        idle.next_id("photos")
+
+    assert run_cli("retire", *four, "--last", 2, "--dry-run").code == 0
+    retired = run_cli("retire", *four, "--last", 2)
+    assert retired.code == 0, retired.text
+    last = [*new, start(urls[:2], 4), start(urls[:2], 4)]
+    for client in last:
+        client.draws()
+    high = {ticket for client in new for ticket in client.ids if ticket % 4 in (0, 3)}
+    assert min(last[-1].ids) > max(high)
+    assert run_cli("grow", *two, "--stride", 4, *joining(urls[2:])).code == 0
+    for client in last:
+        client.draws()
+    for client in last:
+        client.stop()
+    everybody = [*old, *last]
+    assert [failure for client in everybody for failure in client.failures] == []
+    assert_unique([*seen, *(ticket for client in everybody for ticket in client.ids)])
+
+
+@pytest.fixture
+def pools(urls: list[URL], open_pool: OpenPool) -> tuple[TicketPool, TicketPool]:
+    old = open_pool(urls[:2])
+    old.create_table("photos")
+    old.next_ids("photos", 9)
+    return old, open_pool(urls, 4)
+
+
+SQLITE = pytest.mark.ticket_servers("sqlite")
+
+
+@SQLITE
+def test_the_servers_that_join_begin_a_gap_above(pools: tuple[TicketPool, TicketPool]) -> None:
+    old, new = pools
+    above = resize.begin(old, new, "photos", gap=5000)
+    assert above >= 5009
+    assert {new.next_id("photos") % 4 for _ in range(4)} <= {0, 3}
+    assert min(new.next_ids("photos", 10)) > above
+    assert max(old.next_ids("photos", 10)) < 100
+    # once more, as after an interruption, it changes nothing
+    last = [server.last_ticket("photos") for server in new.servers[2:]]
+    resize.begin(old, new, "photos", gap=9000)
+    assert [server.last_ticket("photos") for server in new.servers[2:]] == last
+
+
+@SQLITE
+def test_a_growth_that_was_interrupted_is_ended(
+    pools: tuple[TicketPool, TicketPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = pools
+    resize.begin(old, new, "photos")
+    ids = old.next_ids("photos", 4) + new.next_ids("photos", 4)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableHandle, "open", dies)
+        with pytest.raises(KeyboardInterrupt):
+            resize.finish(new, "photos")
+    ids += new.next_ids("photos", 4)
+    resize.finish(new, "photos")
+    assert resize.unfinished(new, "photos") == {}
+    deadline = time.monotonic() + PATIENCE
+    while {t % 4 for t in ids[8:]} != {0, 1, 2, 3}:
+        assert time.monotonic() < deadline
+        ids += new.next_ids("photos", 4)
+    assert_unique(ids)
+    assert resize.finish(new, "photos") == []
+
+
+@SQLITE
+@pytest.mark.parametrize("killed_at", [1, 2])
+def test_grow_finish_after_a_kill_between_close_and_open(
+    pools: tuple[TicketPool, TicketPool],
+    urls: list[URL],
+    monkeypatch: pytest.MonkeyPatch,
+    killed_at: int,
+) -> None:
+    """One of the old servers is closed, and nobody draws from it before the command is given again."""
+    old, new = pools
+    resize.begin(old, new, "photos")
+    ids = old.next_ids("photos", 4) + new.next_ids("photos", 4)
+    opened, calls = TableHandle.open, []
+
+    def open_or_die(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        opened(*arguments)
+
+    finish = ("grow", "--finish", "--quiet", "0", *options(urls))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableHandle, "open", open_or_die)
+        assert run_cli(*finish).code == 1  # as click ends with a Ctrl-C
+    done = run_cli(*finish)
+    assert done.code == 0, done.text
+    assert resize.unfinished(new, "photos") == {}
+    ids += [i for server in new.servers for i in server.draw("photos", 60)[0]]
+    assert_unique(ids)
+
+
+@SQLITE
+def test_growth_with_a_server_down_at_its_finish_is_finished(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that has the new stride already is not taken for one of those that joined."""
+    old, new = pools
+    resize.begin(old, new, "photos")
+
+    def is_down(*_: object) -> None:
+        raise TicketError("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(new.servers[1], "do", is_down)
+        with pytest.raises(TicketError, match="down"):
+            resize.finish(new, "photos")
+    ids = [*old.servers[1].draw("photos", 50)[0]]
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 0, done.text
+    ids += [i for server in new.servers for i in server.draw("photos", 60)[0]]
+    assert_unique(ids)
+
+
+@SQLITE
+@pytest.mark.parametrize("restored", ["before", "between", "after"])
+def test_growth_of_a_restored_server_repeats_nothing(
+    restored: str, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """What it had issued by the stride of before, only its peer knows by then."""
+    file, copy = Path(str(urls[0].database)), Path(f"{urls[0].database}.copy")
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    shutil.copy(file, copy)
+    ids = [old.next_id("photos") for _ in range(400)]
+    old.dispose()  # which writes the marks
+
+    def restore(at: str) -> None:
+        if at == restored:
+            shutil.copy(copy, file)
+
+    restore("before")
+    resize.begin(open_pool(urls[:2], 2), open_pool(urls, 4), "photos")
+    restore("between")
+    resize.finish(open_pool(urls, 4), "photos")
+    restore("after")
+    resize.finish(open_pool(urls, 4), "photos")
+    ids += [open_pool(urls, 4).next_id("photos") for _ in range(8)]
+    ids += open_pool(urls, 4).next_ids("photos", 400)
+    assert_unique(ids)
+
+
+@SQLITE
+def test_growth_under_way_refuses_renames_and_moves(urls: list[URL], open_pool: OpenPool) -> None:
+    """The servers that joined have the sequence by the name, and in the pool, of before."""
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    resize.begin(old, open_pool(urls, 4), "photos")
+    with pytest.raises(TicketTableError, match="is being resized"):
+        operations.rename(old, "photos", "pictures")
+    others = [URL.create("sqlite", database=f"{url.database}.media") for url in urls[:2]]
+    media = TicketPool(others, name="media")
+    with media, pytest.raises(TicketTableError, match="is being resized"):
+        operations.move(old, "photos", media)
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb")
+def test_growth_under_way_refuses_what_needs_its_end(urls: list[URL], open_pool: OpenPool) -> None:
+    """Between the first step and the last, the old configuration can neither finish nor retire."""
+    open_pool(urls[:2], 2).create_table("photos")
+    old = options(urls[:2])
+    assert run_cli("grow", *old, *joining(urls[2:]), "photos").code == 0
+    for command in (["retire", "--last", "1"], ["grow", "--finish", "--quiet", "0"]):
+        done = run_cli(*command, *old, "photos")
+        assert done.code == 3
+        assert "is being resized" in done.text
+        assert "grow --finish" in done.text
+    new = [*options(urls), "--stride", "4"]
+    assert run_cli("grow", "--finish", "--quiet", "0", *new, "photos").code == 0
+    assert run_cli("retire", "--last", "2", *new, "photos").code == 0
+
+
+@SQLITE
+def test_used_up_gap_is_refused(pools: tuple[TicketPool, TicketPool], urls: list[URL]) -> None:
+    old, new = pools
+    resize.begin(old, new, "photos", gap=1000)
+    old.next_ids("photos", 2000)
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 3
+    assert "the gap is used up" in done.text
+
+
+@SQLITE
+def test_used_up_gap_is_refused_however_far_new_servers_are(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL]
+) -> None:
+    old, new = pools
+    resize.begin(old, new, "photos", gap=1000)
+    ids = [i for s in (*new.servers[2:], *old.servers) for b in s.draw("photos", 2000) for i in b]
+    assert len(set(ids)) < len(ids)
+    done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert done.code == 3, done.text
+    assert "the gap is used up" in done.text
+
+
+@SQLITE
+def test_what_does_not_fit_is_refused(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], open_pool: OpenPool
+) -> None:
+    old, _ = pools
+    for wrong in (open_pool(urls[:3], 3), open_pool(urls[:2], 4)):
+        with pytest.raises(TicketArgumentError, match="cannot grow"):
+            resize.begin(old, wrong, "photos")
+    old.create_table("small", bits=32)
+    with pytest.raises(TicketArgumentError, match="end at 4294967295"):
+        resize.begin(old, open_pool(urls, 4), "small")
+    two = options(urls[:2])
+    assert run_cli("grow", *two).code == 2
+    assert run_cli("retire", *two, "--last", 2).code == 3
+
+
+@SQLITE
+def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: OpenPool) -> None:
+    old = open_pool(urls[:2], 16)
+    old.create_table("photos")
+    ids = old.next_ids("photos", 9)
+    grown = run_cli("grow", *options(urls[:2]), "--stride", 16, *joining(urls[2:]), "--json")
+    assert grown.code == 0
+    assert not any("--finish" in line for line in grown.json["plan"])
+    new = open_pool(urls, 16)
+    ids += old.next_ids("photos", 9) + [i for _ in range(8) for i in new.next_ids("photos", 3)]
+    assert_unique(ids)
+    assert {i % 16 for i in ids} == {1, 2, 3, 4}
+
+
+@SQLITE
+def test_growth_and_retirement_divide_node_numbers(urls: list[URL], open_pool: OpenPool) -> None:
+    numbering = "SELECT holder FROM ticket_nodes WHERE node = -1"
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    NodeLeases(old).create_table()
+    made = SnowflakeGenerator(old, "likes")
+    ids = made.next_ids(3)
+    grown = run_cli("grow", *options(urls[:2]), *joining(urls[2:]))
+    assert grown.code == 0, grown.text
+    assert "divide the node numbers" in grown.text
+    assert [run(url, numbering) for url in urls] == [
+        [(f"stride 4, offset {n}",)] for n in (1, 2, 3, 4)
+    ]
+    assert run_cli("grow", *options(urls), "--finish", "--quiet", 0).code == 0
+    new = SnowflakeGenerator(open_pool(urls, 4), "likes")
+    retired = run_cli("retire", *options(urls), "--last", 2)
+    assert retired.code == 0, retired.text
+    assert "lease no node numbers" in retired.text
+    assert [run(url, numbering) for url in urls[2:]] == [[], []]
+    left = SnowflakeGenerator(open_pool(urls[:2], 4), "likes")
+    assert_unique([*ids, *made.next_ids(3), *new.next_ids(3), *left.next_ids(3)])
+
+
+@SQLITE
+def test_servers_begin_above_what_the_shards_hold(
+    urls: list[URL], open_pool: OpenPool, tmp_path: Path
+) -> None:
+    """Old processes have run ahead of the tickets in a class of their own, which now is a server's."""
+    old = open_pool(urls[:2], 16)
+    old.create_table("photos")
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    ahead = 100_000 * 16 + 3
+    run(
+        shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", f"INSERT INTO photos VALUES ({ahead})"
+    )
+    on, shards = ("--stride", "16"), ("--shard", shard.render_as_string(False))
+    rehearsal = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), "--dry-run")
+    assert "NOT KNOWN: which ids of 'photos' are on the shards" in rehearsal.text
+    grown = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), *shards)
+    assert grown.code == 0, grown.text
+    assert "NOT KNOWN" not in grown.text
+    three = open_pool(urls[:3], 16)
+    assert three.servers[2].draw("photos", 1)[0][0] > ahead
+
+    further = 200_000 * 16 + 3
+    run(shard, f"INSERT INTO photos VALUES ({further})")
+    retire = ("retire", *options(urls[:3]), *on)
+    assert "NOT KNOWN: which ids of 'photos'" in run_cli(*retire, "--dry-run").text
+    retired = run_cli(*retire, *shards)
+    assert retired.code == 0, retired.text
+    assert min(i for server in old.servers for i in server.draw("photos", 3)[0]) > further
+
+
+@SQLITE
+def test_a_growth_begins_its_gap_above_the_shards(
+    pools: tuple[TicketPool, TicketPool],
+) -> None:
+    assert resize.begin(*pools, "photos", gap=5000, held=70_000) >= 75_000
+
+
+@SQLITE
+def test_replacement_of_a_lost_server_begins_above_its_marks(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It had come further than they, as it had served alone for a while."""
+    before = open_pool(urls[:3], 3)
+    before.create_table("photos")
+    lost = [*before.next_ids("photos", 3), *before.servers[2].draw("photos", 50_000)[-1]]
+    before.dispose()  # which writes the marks
+    grown = run_cli("grow", *options(urls[:2]), "--stride", 3, *joining(urls[3:]))
+    assert grown.code == 0, grown.text
+    new = open_pool([*urls[:2], urls[3]], 3)
+    ids = [*new.servers[2].draw("photos", 3)[0], *new.next_ids("photos", 3)]
+    assert_unique([*lost, *ids])
+    assert new.servers[2].table("photos").state == "closed"
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_table_that_another_program_has_made_needs_metadata_first(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Without one it would let clients of both strides draw, and the end of the growth would pass it by."""
+    for offset, url in enumerate(urls[:2], 1):
+        table = FLICKRS_TABLE.format(name="photos", engine="InnoDB")
+        run(url, table, f"INSERT INTO photos VALUES ({offset}, 'a')")
+    old, new = open_pool(urls[:2]), open_pool(urls, 4)
+    for offset, url in enumerate(urls[:2], 1):
+        with pytest.raises(
+            TicketArgumentError, match=rf"offset {offset}.* has no metadata"
+        ) as refused:
+            resize.begin(old, new, "photos")
+        statement = re.search(r"ALTER TABLE .*", str(refused.value))
+        assert statement is not None
+        run(url, statement[0])
+    resize.begin(old, new, "photos", gap=5000)
+    assert {new.next_id("photos") % 4 for _ in range(4)} <= {0, 3}
+    assert {old.next_id("photos") % 2 for _ in range(4)} == {0, 1}
+    assert len(resize.unfinished(new, "photos")) == 2
+
+
+Pools = tuple[TicketPool, TicketPool]
+
+
+def raise_far(pools: Pools, name: str) -> None:
+    pools[0].raise_above(name, 5200)
+
+
+def grow_and_finish(pools: Pools, name: str) -> None:
+    resize.begin(*pools, name, gap=5000)
+    resize.finish(pools[1], name)
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+@pytest.mark.parametrize(("first", "second"), [*permutations([raise_far, grow_and_finish])])
+def test_an_old_configuration_raises_a_table_while_others_join(
+    first: Callable[[Pools, str], None],
+    second: Callable[[Pools, str], None],
+    urls: list[URL],
+) -> None:
+    """Far enough, it would issue all numbers of its class, of which every other one is theirs."""
+
+    def attempt(act: Callable[[Pools, str], None], statements: StatementCounter, name: str) -> None:
+        engines = [statements.engine(url) for url in (*urls[:2], *urls)]
+        with (
+            TicketPool(engines[:2]) as old,
+            TicketPool(engines[2:], stride=4) as new,
+            contextlib.suppress(TicketError),
+        ):
+            act((old, new), name)
+
+    def prepare(name: str) -> None:
+        with TicketPool(urls[:2]) as old:
+            old.create_table(name)
+            old.next_ids(name, 9)
+
+    counted = StatementCounter()
+    prepare("n")
+    attempt(first, counted, "n")
+    counted.close()
+    for at in range(2, counted.count + 1, max(1, counted.count // 3)):
+        name = f"n{at}"
+        prepare(name)
+
+        def meanwhile(_: int, name: str = name) -> None:
+            attempt(second, StatementCounter(), name)
+
+        statements = BetweenStatements(meanwhile, at)
+        attempt(first, statements, name)
+        attempt(first, statements, name)
+        statements.close()
+        attempt(second, StatementCounter(), name)
+        ids: list[int] = []
+        with TicketPool(urls[:2]) as old, TicketPool(urls, stride=4) as new:
+            for server in (*old.servers, *new.servers):
+                with contextlib.suppress(TicketTableError):
+                    ids += [ticket for block in server.draw(name, 400) for ticket in block]
+        assert len(ids) >= 800
+        assert_unique(ids)
+
+
+@SQLITE
+def test_raise_during_growth_uses_half_of_the_gap_at_most(pools: Pools) -> None:
+    old, new = pools
+    resize.begin(old, new, "photos", gap=5000)
+    old.raise_above("photos", 2000)
+    assert old.next_id("photos") > 2000
+    with pytest.raises(TicketTableError, match="grow --finish"):
+        old.raise_above("photos", 4000)
+    assert old.next_id("photos") < 2100
+    resize.finish(new, "photos")
+    new.raise_above("photos", 9000)
+    assert min(new.next_ids("photos", 9)) > 9000

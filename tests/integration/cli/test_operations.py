@@ -1,0 +1,347 @@
+"""What ``sqla-tickets`` changes, each with its plan, its dry run and its proof."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine
+from sqlalchemy.pool import NullPool
+
+from sqla_tickets import TicketPool, TicketTableMoved
+from tests.support.command_line import Done, options, run_cli
+from tests.support.draws import OpenPool, draw_from, run
+from tests.support.servers import ServerFixtures
+
+SQLITE = pytest.mark.ticket_servers("sqlite")
+
+
+def last_tickets(on: list[str]) -> list[int]:
+    found = run_cli("status", *on, "--json", "--over", 0).json["status"]
+    return [s["last_ticket"] for s in found if s["sequence"] == "photos"]
+
+
+def dry_and_done(*arguments: str | float, on: list[str]) -> Done:
+    """Run it as a rehearsal, which changes nothing, and then for good."""
+    before = last_tickets(on)
+    rehearsal = run_cli(*arguments, *on, "--dry-run", "--json")
+    assert rehearsal.code == 0, rehearsal.text
+    assert rehearsal.json["proof"] is None
+    assert last_tickets(on) == before
+    done = run_cli(*arguments, *on)
+    assert done.code == 0, done.text
+    for line in rehearsal.json["plan"]:
+        assert f"- {line}\n" in done.text
+    return done
+
+
+def test_next_draws(pool: TicketPool, on: list[str]) -> None:
+    drawn = pool.next_ids("photos", 5)
+    before = last_tickets(on)
+    assert run_cli("next", "photos", "-n", 3, "--dry-run", *on).code == 0
+    assert last_tickets(on) == before
+    printed = [int(line) for line in run_cli("next", "photos", "-n", 3, *on).text.split()]
+    (block,) = run_cli("next", "photos", "-n", 3, "--json", *on).json["blocks"]
+    ids = [*drawn, *printed, *range(block["first"], block["last"] + 1, block["step"])]
+    assert len(set(ids)) == 11
+    assert run_cli("next", "nowhere", *on).code == 3
+
+
+def test_raise(pool: TicketPool, on: list[str]) -> None:
+    done = dry_and_done("raise", "photos", "--above", 5000, on=on)
+    assert "every ticket of 'photos' from now on is above 5000" in done.text
+    assert min(pool.next_ids("photos", 3)) > 5000
+    before = last_tickets(on)
+    assert run_cli("raise", "photos", "--above", 10, *on).code == 0
+    assert last_tickets(on) == before
+    refused = run_cli("raise", "nowhere", "--above", 10, *on)
+    assert refused.code == 3
+    assert re.search("there is no ticket table 'nowhere' on .*: create it first", refused.text)
+
+
+def shard_with(folder: Path, name: str, *ids: int) -> tuple[str, str]:
+    """The option that names a new shard with these photos."""
+    url = URL.create("sqlite", database=str(folder / name))
+    run(url, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
+    for number in ids:
+        run(url, f"INSERT INTO photos VALUES ({number})")
+    return "--shard", url.render_as_string(False)
+
+
+def test_raise_above_the_shards(pool: TicketPool, on: list[str], tmp_path: Path) -> None:
+    shards = (*shard_with(tmp_path, "one.db", 700, 8003), *shard_with(tmp_path, "two.db", 9))
+    done = dry_and_done("raise", *shards, on=on)
+    assert "the largest photos.id on sqlite" in done.text
+    assert "nothing above 8003 is on the shards but tickets" in done.text
+    assert min(pool.next_ids("photos", 3)) > 8003
+    # the larger of the two counts, and nothing is lowered
+    assert run_cli("raise", "photos", "--above", 9010, *shards, *on).code == 0
+    before = last_tickets(on)
+    assert run_cli("raise", "photos", "--above", 10, *shards, *on).code == 0
+    assert last_tickets(on) == before
+
+
+@SQLITE
+def test_raise_without_what_it_needs_is_refused(
+    pool: TicketPool, on: list[str], tmp_path: Path
+) -> None:
+    pool.create_table("people")
+    shards = shard_with(tmp_path, "one.db", 8003)
+    assert run_cli("raise", "photos", *on).code == 2
+    assert run_cli("raise", "--above", 9, *on).code == 2
+    refused = run_cli("raise", "people", *shards, "--column", "photos.id", *on)
+    assert refused.code == 3
+    assert "--column TABLE.COLUMN=people" in refused.text
+    done = run_cli("raise", *shards, *on)
+    assert done.code == 0, done.text
+    assert "NOT KNOWN: which ids of 'people'" in done.text
+    assert min(pool.next_ids("photos", 3)) > 8003
+
+
+@SQLITE
+def test_raise_while_others_insert_is_no_proof(
+    pool: TicketPool, on: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old process goes on above all that the tickets were raised above."""
+    shards = shard_with(tmp_path, "one.db", 8003)
+    shard = URL.create("sqlite", database=f"{tmp_path}/one.db")
+    raised = TicketPool.raise_above
+
+    def raise_above(self: TicketPool, sequence: str, above: int) -> None:
+        raised(self, sequence, above)
+        run(shard, f"INSERT INTO photos VALUES ({above + 16})")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketPool, "raise_above", raise_above)
+        done = run_cli("raise", "photos", *shards, *on)
+    assert done.code == 3
+    assert "no ticket server has issued" in done.text
+    done = run_cli("raise", "photos", *shards, *on)
+    assert done.code == 0, done.text
+    assert run_cli("audit", *shards, *on).code == 0
+
+
+def test_create(pool: TicketPool, on: list[str], ticket_urls: list[URL]) -> None:
+    done = dry_and_done("create", "people", "--start", 700, "--layout", "counter", on=on)
+    assert "every ticket of 'people' from now on is above 699" in done.text
+    assert min(pool.next_ids("people", 3)) >= 700
+    again = run_cli("create", "people", *on)
+    assert again.code == 0
+    assert "verify 'people'" in again.text
+    # on one server it was lost
+    run(ticket_urls[0], "DROP TABLE photos")
+    pool.next_ids("photos", 3)
+    assert run_cli("create", "photos", *on).code == 0
+    assert min(draw_from(pool, 1)[-1:]) > 5
+
+
+@SQLITE
+def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPool) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.alembic]\nticket_servers = ['sqlite:///a.db', 'sqlite:///b.db']\n"
+        "[tool.alembic.ticket_pools.media]\nservers = ['sqlite:///c.db', 'sqlite:///d.db']\n"
+    )
+    old = open_pool(["sqlite:///a.db", "sqlite:///b.db"])
+    old.create_table("photos")
+    high = max(old.next_ids("photos", 50))
+    assert run_cli("move", "photos", "--to", "media", "--dry-run").code == 0
+    high = max(high, *old.next_ids("photos", 1))
+    done = run_cli("move", "photos", "--to", "media")
+    assert done.code == 0, done.text
+    found = re.search(r"no number above (\d+) was ever issued .* start at (\d+)", done.text)
+    assert found
+    assert high <= int(found[1]) < int(found[2])
+    with pytest.raises(TicketTableMoved):
+        old.next_id("photos")
+    (first,) = run_cli("next", "photos", "--pool", "media").text.split()
+    assert int(first) > high
+    refused = run_cli("move", "photos", "--to", "nowhere")
+    assert refused.code == 3
+    assert "a section [ticket_pools.nowhere]" in refused.text
+    assert "env.py" not in refused.text
+
+
+class Application(threading.Thread):
+    """Draws an id and inserts a row with it, again and again, with a pool of its own."""
+
+    def __init__(self, tickets: list[URL], shard: URL) -> None:
+        super().__init__()
+        self.pool = TicketPool(tickets, hedge=False)
+        self.ids: list[int] = []
+        self.error: Exception | None = None
+        self._shard = shard
+        self._end = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        engine = create_engine(self._shard, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                while not self._end.wait(0.002):
+                    number = self.pool.next_id("photos")
+                    connection.exec_driver_sql(f"INSERT INTO photos VALUES ({number})")
+                    self.ids.append(number)
+        except Exception as error:  # noqa: BLE001  # it is raised where it is ended
+            self.error = error
+
+    @property
+    def has_quarantined(self) -> bool:
+        return self.pool.servers[0].table("photos").state == "quarantined"
+
+    def wait_for_ids(self, n: int, offset: int) -> None:
+        """Wait until it has drawn some more from a server."""
+        before = len(self.ids)
+        wait_until(
+            lambda: not self.is_alive() or sum(i % 2 == offset % 2 for i in self.ids[before:]) >= n
+        )
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        self.pool.dispose()
+        if self.error is not None:
+            raise self.error
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_a_server_is_set_back_under_a_running_application(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """It is quarantined without anybody's doing, put back by one command, and no id is there twice."""
+    first, second = servers.new_mariadb(), servers.mariadb(1)
+    urls = [servers.fresh_database(first), servers.fresh_database(second)]
+    shard, on = servers.fresh_database(second), options(urls)
+    open_pool(urls).create_table("photos")
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+    with contextlib.ExitStack() as ending:
+        applications = [Application(urls, shard) for _ in range(2)]
+        for application in applications:
+            ending.callback(application.end)
+            application.wait_for_ids(5, offset=1)
+        first.stop()
+        first.copy_data()
+        first.start()
+        for application in applications:  # the hour that will be lost
+            application.wait_for_ids(100, offset=1)
+        first.kill()
+        first.restore_data()
+        first.start()
+        wait_until(lambda: all(application.has_quarantined for application in applications))
+        before = max(i for application in applications for i in application.ids if i % 2)
+        for application in applications:
+            application.wait_for_ids(20, offset=2)
+        wait_until(lambda: "SET BACK" in run_cli("status", *on, "--over", 0).text)
+        with pytest.raises(AssertionError, match="gave too little"):
+            draw_on_first(open_pool(urls))  # nor does a new process draw from it
+
+        shards = ("--shard", shard.render_as_string(False))
+        rehearsal = run_cli("restore", "--offset", 1, *shards, *on, "--dry-run", "--json")
+        assert rehearsal.json["proof"] is None
+        assert any("the largest photos.id on" in line for line in rehearsal.json["plan"])
+        assert any("the high-water mark of" in line for line in rehearsal.json["plan"])
+        assert run_cli("status", *on, "--over", 0).code == 1
+        done = run_cli("restore", "--offset", 1, *shards, *on)
+        assert done.code == 0, done.text
+        assert "every ticket of 'photos' from now on is above" in done.text
+        assert run_cli("status", *on, "--over", 0).code == 0
+        for application in applications:
+            application.pool.unquarantine("photos")
+            seen = len(application.ids)
+            application.wait_for_ids(20, offset=1)
+            assert min(i for i in application.ids[seen:] if i % 2) > before
+    ids = sorted(i for application in applications for i in application.ids)
+    assert [(i,) for i in ids] == run(shard, "SELECT id FROM photos ORDER BY id")
+    assert run_cli("audit", *on, *shards).code == 0
+
+
+def draw_on_first(pool: TicketPool) -> list[int]:
+    ids = [pool.next_id("photos") for _ in range(20)]
+    assert any(i % 2 for i in ids), f"the first server gave too little of {ids}"
+    return ids
+
+
+@SQLITE
+def test_restore_goes_by_what_is_known(
+    pool: TicketPool, on: list[str], tmp_path: Path, ticket_urls: list[URL]
+) -> None:
+    pool.raise_above("photos", 100)
+    done = dry_and_done("restore", "photos", "--margin", 50, on=on)
+    assert "every ticket of 'photos' from now on is above" in done.text
+    assert min(pool.next_ids("photos", 2)) > 150
+    shard = tmp_path / "shard.db"
+    url = URL.create("sqlite", database=str(shard))
+    run(url, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", "INSERT INTO photos VALUES (98765)")
+    arguments = ("restore", "photos", "--shard", f"sqlite:///{shard}", "--margin", 0)
+    # one server alone, and only that
+    assert run_cli(*arguments, "--offset", 2, *on).code == 0
+    assert last_tickets(on)[0] < 98765 < last_tickets(on)[1] + 2
+    assert run_cli(*arguments, "--offset", 3, *on).code == 3
+    # an empty table gets its number back
+    run(ticket_urls[0], "DELETE FROM photos")
+    assert run_cli(*arguments, *on).code == 0
+    assert min(pool.next_ids("photos", 3)) > 98765
+
+
+@SQLITE
+def test_restore_says_what_is_recorded_nowhere(
+    pool: TicketPool, ticket_urls: list[URL], tmp_path: Path
+) -> None:
+    """A server whose peer is down has nobody to say how far it had come, but the shards."""
+    pool.create_table("people")
+    pool.raise_above("photos", 100)
+    down = URL.create("sqlite", database=f"{tmp_path}/no/where.db")
+    on = options([ticket_urls[0], down])
+    before = last_tickets(options(ticket_urls))
+    refused = run_cli("restore", "photos", "--offset", 1, *on)
+    assert refused.code == 3
+    assert "cannot be asked" in refused.text
+    assert last_tickets(options(ticket_urls)) == before
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", "INSERT INTO photos VALUES (98765)")
+    shards = ("--shard", shard.render_as_string(False))
+    done = run_cli("restore", "photos", "--offset", 1, *shards, *on)
+    assert done.code == 0, done.text
+    assert f"NOT KNOWN: the high-water marks on sqlite:///{down.database}" in done.text
+    assert last_tickets(options(ticket_urls))[0] > 98765
+    done = run_cli("restore", *shards, *options(ticket_urls))
+    assert done.code == 0, done.text
+    assert done.text.count("NOT KNOWN") == 1
+    assert "--column TABLE.COLUMN=people" in done.text
+
+
+def test_a_server_that_is_down_stops_what_needs_all(tmp_path: Path) -> None:
+    files = [tmp_path / "no/where.db", tmp_path / "other.db"]
+    nowhere = [word for file in files for word in ("--server", f"sqlite:///{file}")]
+    for command in (
+        ["raise", "photos", "--above", "9"],
+        ["create", "photos"],
+        ["restore", "photos"],
+    ):
+        done = run_cli(*command, *nowhere)
+        assert done.code == 3, done.text
+        assert "Error: " in done.text
+
+
+def test_restore_of_a_server_without_a_peer_is_refused(tmp_path: Path) -> None:
+    """What it shows is what it came back with."""
+    url = URL.create("sqlite", database=str(tmp_path / "alone.db"))
+    with TicketPool([url]) as pool:
+        pool.create_table("photos")
+    done = run_cli("restore", *options([url]), "photos")
+    assert done.code == 3
+    assert "it has no peer" in done.text
+    assert "--shard" in done.text

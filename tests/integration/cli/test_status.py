@@ -1,0 +1,375 @@
+"""``sqla-tickets status``, and what every command has in common."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+import pty
+import select
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketPool, TicketServer
+from sqla_tickets.connect.connection import Connection
+from tests.support.command_line import options, run_cli
+from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting
+from tests.support.servers import PASSWORD, MySQLLike, ServerFixtures
+
+
+def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]) -> None:
+    pool.create_table("people", bits=32, layout="counter")
+    drawn = [*pool.next_ids("photos", 10), *draw_from(pool, 1), *draw_from(pool, 2)]
+    done = run_cli("status", *on, "--json", "--over", 0)
+    assert done.code == 0, done.text
+    found = done.json["status"]
+    assert [(s["sequence"], s["offset"]) for s in found] == [
+        ("people", 1),
+        ("people", 2),
+        ("photos", 1),
+        ("photos", 2),
+    ]
+    assert {s["bits"] for s in found} == ({32, 64})
+    for s in found[2:]:
+        assert s["last_ticket"] == max(d for d in drawn if (d - s["offset"]) % 2 == 0)
+        assert s["capacity_left"] == (2**63 - 1 - s["last_ticket"]) // 2
+        assert s["left_in_javascript"] == (2**53 - 1 - s["last_ticket"]) // 2
+        assert s["rate"] is None
+    numbers = [s["last_ticket"] for s in found[2:]]
+    assert [s["lead"] for s in found[2:]] == [n - min(numbers) for n in numbers]
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_the_command_and_the_pool_agree(pool: TicketPool, on: list[str]) -> None:
+    """Apart from what only this process knows: what it has drawn and buffered."""
+    pool.next_ids("photos", 10)
+    own = {"buffered", "draws", "errors"}
+    listed = run_cli("status", *on, "--json", "--over", 0).json["status"]
+    for found, told in zip(map(asdict, pool.status()), listed, strict=True):
+        assert own < found.keys() < told.keys()
+        assert {n: v for n, v in found.items() if n not in own} == {
+            n: told[n] for n in found if n not in own
+        }
+
+
+def test_the_table_for_people_has_the_same(pool: TicketPool, on: list[str]) -> None:
+    last = max(pool.next_ids("photos", 1500))
+    done = run_cli("status", *on, "--over", 0)
+    assert done.code == 0
+    assert "photos" in done.text
+    assert "1 of 2" in done.text
+    assert f"{last:,}" in done.text
+
+
+def test_the_rate_and_the_day_of_the_end(pool: TicketPool, on: list[str]) -> None:
+    ends = {"small": 2**32 - 1, "in_javascript": 2**53 - 1, "large": 2**63 - 1}
+    for name, end in ends.items():
+        pool.create_table(name, bits=32 if name == "small" else 64, start=end - 2_000_000)
+    over = threading.Event()
+
+    def draw() -> None:
+        while not over.wait(0.01):
+            for name in ends:
+                pool.next_ids(name, 20)
+
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    busy: list[dict[str, Any]] = []
+    today: set[dt.date] = set()
+    others: list[dict[str, Any]] = []
+    try:
+        for _ in range(20):  # a busy machine may draw nothing for a while
+            today = {dt.datetime.now(dt.timezone.utc).date()}
+            found = run_cli("status", *on, "--json", "--over", 0.5).json["status"]
+            busy = [s for s in found if s["sequence"] in ends]
+            others = [s for s in found if s["sequence"] not in ends]
+            if all(s["rate"] > 0 for s in busy):
+                break
+    finally:
+        over.set()
+        drawing.join()
+    today.add(dt.datetime.now(dt.timezone.utc).date())
+    assert len(busy) == 6
+    for s in busy:
+        ahead = ends[s["sequence"]] - s["last_ticket"]
+        left = s["left_in_javascript" if s["sequence"] == "in_javascript" else "capacity_left"]
+        assert left == ahead // 2
+        days = {str(day + dt.timedelta(seconds=left / s["rate"])) for day in today}
+        if s["sequence"] == "in_javascript":
+            assert s["runs_out_in_javascript"] in days
+            assert s["runs_out"] is None
+        else:
+            assert s["runs_out"] in days
+            assert s["runs_out_in_javascript"] is None
+            assert s["left_in_javascript"] == (None if s["sequence"] == "small" else 0)
+    assert others
+    for s in others:
+        assert s["rate"] == 0
+        assert (s["runs_out"], s["runs_out_in_javascript"]) == (None, None)
+
+
+def test_who_leases_which_node_number(
+    open_pool: OpenPool, ticket_urls: list[URL], on: list[str]
+) -> None:
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    assert run_cli("status", *on, "--json", "--over", 0).json["nodes"] == []
+    assert "leased by" not in run_cli("status", *on, "--over", 0).text
+    NodeLeases(pool).create_table()
+    for _ in range(2):
+        with TicketPool(ticket_urls) as other:
+            SnowflakeGenerator(other, "events").next_id()
+    with TicketPool(ticket_urls) as other:
+        NodeLeases(other, duration=600)
+        SnowflakeGenerator(other, "events").next_id()
+        shown = run_cli("status", *on, "--over", 0)
+        listed = run_cli("status", *on, "--json", "--over", 0)
+    assert (shown.code, listed.code) == (0, 0)
+    found = listed.json["nodes"]
+    (live,) = (node for node in found if node["is_live"])
+    assert set(live) == {"pool", "node", "server", "holder", "is_live", "expires", "horizon"}
+    assert live["pool"] == "default"
+    assert live["holder"] == f"{socket.gethostname()}:{os.getpid()}"
+    assert live["server"] in map(str, pool.servers)
+    begin, end = map(dt.datetime.fromisoformat, (live["horizon"], live["expires"]))
+    assert abs(end - begin) < dt.timedelta(minutes=5)
+    until = dt.datetime.fromisoformat(live["expires"]).isoformat(" ", "seconds")
+    assert f"{socket.gethostname()}:{os.getpid()}" in shown.text
+    assert until in shown.text
+    free = len(found) - 1
+    assert (f"without an owner: {free}" in shown.text) == bool(free)
+    assert [s["sequence"] for s in listed.json["status"]] == ["photos", "photos"]
+    gone = run_cli("status", *on, "--json", "--over", 0).json["nodes"]
+    assert len(gone) == len(found)
+    assert not any(node["is_live"] for node in gone)
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_watching_until_ctrl_c(pool: TicketPool, on: list[str]) -> None:
+    last = max(pool.next_ids("photos", 1_000_000))
+    command = [sys.executable, "-m", "sqla_tickets.cli", "status", *on, "--watch", "--over", "0.2"]
+    with in_a_terminal(command) as (process, terminal):
+        seen = read_until(terminal, f"{last:,}")
+        assert "\x1b[?1049h" in seen, "the screen of before is to come back"
+        later = max(pool.next_ids("photos", 500_000))
+        read_until(terminal, f"{later:,}")
+        os.write(terminal, b"\x03")
+        read_until(terminal, "\x1b[?1049l")
+        assert process.wait(60) == 0
+
+
+@contextmanager
+def in_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command in a terminal of its own, wide enough for long names; the end of a person."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
+    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C and a hang-up
+    # when these tests are killed; which a shell, and `nohup`, let what they run ignore
+    own = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR);"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", own, *command],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        env={**environment, "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(there)
+    try:
+        yield process, here
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    """What a terminal shows, up to what is waited for."""
+    seen, deadline = b"", time.monotonic() + 60
+    while wanted.encode() not in seen:
+        assert time.monotonic() < deadline, f"never: {wanted!r} in {seen[-3000:]!r}"
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 65536)
+    return seen.decode(errors="replace")
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_foreign_table_is_shown_when_it_is_named(ticket_urls: list[URL], on: list[str]) -> None:
+    for number, url in enumerate(ticket_urls, 1):
+        table = FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB")
+        run(url, table, f"INSERT INTO `Tickets64` VALUES ({100 + number}, 'a')")
+    assert run_cli("status", *on, "--json", "--over", 0).json["status"] == []
+    found = run_cli("status", "Tickets64", *on, "--json", "--over", 0).json["status"]
+    assert [s["last_ticket"] for s in found] == [101, 102]
+    assert all(s["is_foreign"] for s in found)
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
+    pool: TicketPool, ticket_urls: list[URL], servers: ServerFixtures
+) -> None:
+    servers.mariadb(1).kill()
+    for output in ([], ["--json"]):
+        done = run_cli("status", *options(ticket_urls), "--over", 0, *output)
+        assert done.code == 1
+        assert PASSWORD not in done.text
+    up = {s["offset"]: (s["up"], s["error"]) for s in done.json["status"]}
+    assert up[1] == (True, None)
+    assert up[2][0] is False
+    assert str(servers.mariadb(1).port) in up[2][1]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_a_server_that_takes_no_writes_is_not_up_without_a_word(
+    pool: TicketPool, ticket_kind: str, ticket_urls: list[URL], servers: ServerFixtures
+) -> None:
+    second = servers.shared(ticket_kind, 1)
+    with contextlib.ExitStack() as until_then:
+        if isinstance(second, MySQLLike):
+            until_then.enter_context(setting(second, read_only=1))
+        else:
+            database = f'"{ticket_urls[1].database}"'
+            with servers.postgresql().administrator() as cursor:
+                cursor.execute(
+                    f"ALTER DATABASE {database} SET default_transaction_read_only = on".encode()
+                )
+        done = run_cli("status", *options(ticket_urls), "--over", 0)
+        listed = run_cli("status", *options(ticket_urls), "--over", 0, "--json")
+    assert (done.code, listed.code) == (1, 1)
+    assert done.text.count("READ-ONLY") == 2
+    assert "draws go to the other servers" in done.text
+    assert [(s["up"], s["is_read_only"]) for s in listed.json["status"]] == [
+        (True, False),
+        (True, True),
+    ]
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("command", [["status", "--over", "0.01"], ["doctor"], ["metrics"]])
+def test_a_server_that_is_down_is_not_waited_for_again_and_again(
+    command: list[str], pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs costs seconds each time, while somebody waits who was called at night."""
+    for n in range(9):
+        pool.create_table(f"photos{n}")
+    asked: list[int | None] = []
+    connect = TicketServer.connect
+
+    def counted(self: TicketServer, *, afresh: bool = False) -> Connection:
+        asked.append(self.offset)
+        return connect(self, afresh=afresh)
+
+    monkeypatch.setattr(TicketServer, "connect", counted)
+    nowhere = URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", 1, "x")
+    assert run_cli(*command, *options([ticket_urls[0], nowhere])).code == 1
+    assert asked.count(1) >= 10
+    assert asked.count(2) <= 5
+
+
+def test_no_server_is_up(tmp_path: Path) -> None:
+    """Nobody can tell then which sequences there are, and all is not well."""
+    nowhere = [URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", n, "x") for n in (1, 2)]
+    done = run_cli("status", *options(nowhere), "--over", 0)
+    assert done.code == 1
+    assert done.text.count("DOWN") == 4
+    assert "draws fail until" in done.text
+    assert PASSWORD not in done.text
+    listed = run_cli("status", *options(nowhere), "--over", 0, "--json")
+    assert listed.code == 1
+    assert [(s["sequence"], s["offset"], s["up"]) for s in listed.json["status"]] == [
+        ("", 1, False),
+        ("", 2, False),
+    ]
+    assert run_cli("metrics", *options(nowhere)).code == 1
+    # one that is up and has no sequence yet
+    empty = URL.create("sqlite", database=str(tmp_path / "empty.db"))
+    done = run_cli("status", *options([empty, nowhere[1]]), "--over", 0, "--json")
+    assert (done.code, [s["offset"] for s in done.json["status"]]) == (1, [2])
+    assert run_cli("status", *options([empty]), "--over", 0).code == 0
+
+
+def test_servers_are_found_where_the_migrations_find_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
+    nothing = run_cli("status")
+    assert nothing.code == 3
+    assert "ticket_servers" in nothing.text
+    (tmp_path / "alembic.ini").write_text(
+        "[alembic]\nticket_servers = sqlite:///${WHERE}/a.db sqlite:///${WHERE}/b.db\n"
+        "[ticket_pools.media]\nservers = sqlite:///${WHERE}/c.db\nstride = 4\n"
+    )
+    unset = run_cli("status")
+    assert unset.code == 3
+    assert "WHERE" in unset.text
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    for name, files in (("default", "ab"), ("media", "c")):
+        stride = 4 if name == "media" else None
+        urls = [f"sqlite:///{tmp_path}/{file}.db" for file in files]
+        with TicketPool(urls, stride=stride, name=name) as pool:
+            pool.create_table("photos")
+    found = run_cli("status", "--json", "--over", 0).json["status"]
+    assert [(s["pool"], s["stride"]) for s in found] == [
+        ("default", 2),
+        ("default", 2),
+        ("media", 4),
+    ]
+    (only,) = run_cli("status", "--json", "--over", 0, "--pool", "media").json["status"]
+    assert only["pool"] == "media"
+    assert run_cli("status", "--pool", "nowhere").code == 3
+    (tmp_path / "other.toml").write_text(
+        f"[tool.alembic]\nticket_servers = ['sqlite:///{tmp_path}/a.db']\n"
+    )
+    assert run_cli("status", "--config", "other.toml", "--json", "--over", 0).code == 1
+    assert run_cli("status", "--config", "nowhere.ini").code == 3
+
+
+def test_wrong_usage_has_a_code_of_its_own() -> None:
+    assert run_cli("status", "--nonsense").code == 2
+
+
+def test_an_error_is_json_too(on: list[str]) -> None:
+    done = run_cli("status", *on, *on, "--stride", 1, "--json")
+    assert done.code == 3
+    assert done.json["kind"] == "TicketArgumentError"
+
+
+def test_without_its_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(name='rich')\n")
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-m", "sqla_tickets.cli", "status"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "sqla-tickets needs rich: pip install 'sqla-tickets[cli]'\n"
+
+
+def test_the_library_does_not_import_it(open_pool: OpenPool) -> None:
+    code = (
+        "import sys, sqla_tickets, alembic_ext; "
+        "assert not {'click', 'rich', 'sqla_tickets.cli'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,72 @@
+"""Which server a process asks first, and which next."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from tests.support.draws import in_fork, residues
+
+pytestmark = pytest.mark.ticket_servers("sqlite")
+#: One run of so many that all begin with the same server, by chance, in 10^12.
+MANY = 40
+# As a program written in C forks that has Python inside: nobody tells Python of it.
+FORKED_BY_C = f"""
+import ctypes, json, os, sys
+from sqla_tickets import TicketPool
+pool = TicketPool(sys.argv[1:])
+pool._on_sqlite = False
+for _ in range({MANY}):
+    if ctypes.PyDLL(None).fork() == 0:
+        os.write(1, b"%d\\n" % pool.next_id("photos"))
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _first_server_first() -> None:
+    """As in production, which is what is tested here."""
+
+
+def test_choice_of_the_first_server_differs_by_sequence(pool: TicketPool) -> None:
+    for n in range(MANY):
+        pool.create_table(f"album{n}")
+    draws = [pool.next_ids(f"album{n}", 2) + pool.next_ids(f"album{n}", 2) for n in range(MANY)]
+    assert residues(first for first, *_ in draws) == {0, 1}
+    assert all(residues(drawn) == {0, 1} for drawn in draws), "the next draw is another server's"
+
+
+def test_choice_of_the_first_server_differs_by_process(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Each has a pool of its own; that all seed their random numbers alike changes nothing."""
+    firsts: list[int] = []
+    for _ in range(MANY):
+        random.seed(7)
+        with TicketPool(ticket_urls) as one_draw:
+            firsts.append(one_draw.next_id("photos"))
+    assert residues(firsts) == {0, 1}
+
+
+def test_choice_of_the_first_server_differs_by_fork(pool: TicketPool) -> None:
+    firsts = [int(in_fork(lambda: str(pool.next_id("photos")))) for _ in range(MANY)]
+    assert residues(firsts) == {0, 1}
+
+
+def test_choice_of_the_first_server_differs_by_fork_of_c(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Nobody reseeds Python's random numbers in such a fork."""
+    urls = [url.render_as_string(hide_password=False) for url in ticket_urls]
+    arguments = [sys.executable, "-c", FORKED_BY_C, *urls]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
+    firsts = json.loads(f"[{','.join(said.split())}]")
+    assert len(firsts) == MANY
+    assert residues(firsts) == {0, 1}

@@ -1,0 +1,260 @@
+"""A sequence moves, is renamed and converted while others draw from it."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier, Event
+
+import pymysql
+import pytest
+from sqlalchemy import URL, MetaData
+
+from sqla_tickets import TicketError, TicketPool, TicketTableMoved
+from sqla_tickets.dialects import LayoutName
+from sqla_tickets.maintenance import operations
+from sqla_tickets.maintenance.handle import TableHandle
+from tests.support.servers import ServerFixtures, plain_client
+
+#: The tickets of a client, its error if any, and its longest draw in seconds.
+Answer = tuple[list[int], str, float]
+_spawn = multiprocessing.get_context("spawn")
+
+
+def _draw_until(
+    urls: list[URL],
+    more_urls: list[URL],
+    sequence: str,
+    n: int,
+    begin: Barrier,
+    end: Event,
+    answers: Queue[Answer],
+) -> None:
+    """A client with both pools attached."""
+    drawn: list[int] = []
+    metadata = MetaData()
+    error, longest = "", 0.0
+    with TicketPool(urls) as default, TicketPool(more_urls, name="media") as media:
+        default.attach(metadata)
+        media.attach(metadata)
+        try:
+            drawn += default.next_ids(sequence, n)
+            begin.wait()
+            while not end.is_set():
+                began = time.perf_counter()
+                drawn += default.next_ids(sequence, n)
+                longest = max(longest, time.perf_counter() - began)
+        except Exception as failure:  # noqa: BLE001  # that there is none is what is tested
+            error = repr(failure)
+    answers.put((drawn, error, longest))
+
+
+@contextmanager
+def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
+    """Four processes that draw at full speed; at the end, their tickets.
+
+    None may have failed, as one does that has waited for longer than `Timing.move_seconds` for a move to end.
+    """
+    with TicketPool(urls) as pool:
+        pool.create_table("untouched")
+    begin, end, answers = _spawn.Barrier(6), _spawn.Event(), _spawn.Queue()
+    bystanders: Queue[Answer] = _spawn.Queue()
+    places = [("photos", n, answers) for n in (1, 1, 1, 7)] + [("untouched", 1, bystanders)]
+    processes = [
+        _spawn.Process(target=_draw_until, args=(urls, more_urls, name, n, begin, end, to))
+        for name, n, to in places
+    ]
+    for process in processes:
+        process.start()
+    drawn: list[int] = []
+    try:
+        begin.wait(timeout=60)
+        yield drawn
+    finally:
+        end.set()
+        found = [answers.get() for _ in range(4)]
+        _, error, waited = bystanders.get()
+        for process in processes:
+            process.join()
+    assert [error, *(error for _, error, _ in found)] == [""] * 5
+    longest = max(seconds for _, _, seconds in found)
+    print(f"the longest draw: {longest:.3f} s; of the untouched sequence: {waited:.3f} s")
+    for tickets, _, _ in found:
+        drawn += tickets
+
+
+@pytest.mark.ticket_servers("mariadb", "postgresql")
+def test_ten_moves_under_four_processes(
+    default: TicketPool,
+    ticket_urls: list[URL],
+    media_urls: list[URL],
+    ticket_kind: str,
+    servers: ServerFixtures,
+) -> None:
+    """On MariaDB each table goes to the other server, elsewhere to another database."""
+    if ticket_kind == "mariadb":
+        media_urls = [servers.fresh_database(servers.mariadb(1 - n)) for n in range(2)]
+    default.create_table("photos")
+    mine = []
+    with TicketPool(media_urls, name="media") as media, clients(ticket_urls, media_urls) as drawn:
+        for _ in range(5):
+            mine += default.next_ids("photos", 3)
+            operations.move(default, "photos", media)
+            mine += media.next_ids("photos", 3)
+            operations.move(media, "photos", default)
+    drawn += mine
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_ten_conversions_under_four_processes(
+    default: TicketPool, ticket_urls: list[URL], media_urls: list[URL]
+) -> None:
+    default.create_table("photos")
+    layouts: list[LayoutName] = ["counter", "replace"]
+    with clients(ticket_urls, media_urls) as drawn:
+        for _ in range(5):
+            for layout in layouts:
+                operations.convert(default, "photos", layout)
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
+def test_renames_are_followed(default: TicketPool) -> None:
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    operations.rename(default, "photos", "pictures")
+    drawn += default.next_ids("photos", 5) + default.next_ids("pictures", 5)
+    operations.rename(default, "pictures", "photos")
+    drawn += default.next_ids("pictures", 5) + default.next_ids("photos", 5)
+    assert len(set(drawn)) == len(drawn) == 25
+
+
+def test_who_has_one_pool_only_is_told_where_it_went(
+    default: TicketPool, media: TicketPool
+) -> None:
+    default.create_table("photos")
+    operations.move(default, "photos", media)
+    with pytest.raises(TicketTableMoved, match=r"has moved.*'photos' of the pool 'media'"):
+        default.next_id("photos")
+
+
+def test_the_new_pool_serves_before_the_move_has_begun_to_end(
+    default: TicketPool, media: TicketPool
+) -> None:
+    metadata = MetaData()
+    default.attach(metadata)
+    media.attach(metadata)
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    operations.move(default, "photos", media)
+    drawn += default.next_ids("photos", 5) + media.next_ids("photos", 5)
+    operations.move(media, "photos", default)
+    drawn += default.next_ids("photos", 5) + media.next_ids("photos", 5)
+    assert len(set(drawn)) == len(drawn) == 25
+
+
+def test_draw_that_follows_a_move_warns_nobody(
+    default: TicketPool, media: TicketPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The move is no failure of the servers that it left, as both pools are attached."""
+    metadata = MetaData()
+    default.create_table("photos")
+    operations.move(default, "photos", media)
+    with default.attached(metadata), media.attached(metadata), caplog.at_level(logging.INFO):
+        assert default.next_ids("photos", 5)
+    assert "following the sequence 'photos'" in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+def test_two_moves_to_two_pools_at_once(
+    default: TicketPool, media: TicketPool, servers: ServerFixtures
+) -> None:
+    """The one that has looked, and comes second, finds the tombstone of the other."""
+    urls = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    with TicketPool(urls, name="third") as third:
+        default.create_table("photos")
+        drawn = default.next_ids("photos", 4)
+        late = operations._Transfer(
+            [TableHandle(s, "default", "photos") for s in default.servers],
+            [TableHandle(s, "third", "photos") for s in third.servers],
+        )
+        assert late.is_to_be_done()
+        operations.move(default, "photos", media)
+        with pytest.raises(TicketError, match="changed by another client"):
+            late.run(0, 0)
+        drawn += media.next_ids("photos", 8)
+        with pytest.raises(TicketTableMoved):
+            third.next_id("photos")
+    assert len(set(drawn)) == 12
+
+
+# -- a client between finding out what the table is, and its statement
+
+STATEMENTS = {
+    "replace": "REPLACE INTO photos (stub) VALUES ('a')",
+    "counter": "UPDATE photos SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'",
+}
+FENCES: dict[str, Callable[[TicketPool, TicketPool, LayoutName], None]] = {
+    "move": lambda default, media, layout: operations.move(default, "photos", media),
+    "rename": lambda default, media, layout: operations.rename(default, "photos", "pictures"),
+    "drop": lambda default, media, layout: operations.drop(default, "photos"),
+    "convert": lambda default, media, layout: operations.convert(
+        default, "photos", "counter" if layout == "replace" else "replace"
+    ),
+}
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+@pytest.mark.parametrize("fence", FENCES)
+@pytest.mark.parametrize("mode", ["STRICT_TRANS_TABLES", ""])
+def test_a_late_statement_draws_nothing(
+    default: TicketPool,
+    media: TicketPool,
+    ticket_urls: list[URL],
+    layout: LayoutName,
+    fence: str,
+    mode: str,
+) -> None:
+    default.create_table("photos", layout=layout)
+    default.next_ids("photos", 4)
+    url = ticket_urls[0]
+    late = plain_client(url)
+    with late, late.cursor() as cursor:
+        cursor.execute(f"SET sql_mode = '{mode}'")
+        cursor.execute(STATEMENTS[layout])
+        assert cursor.lastrowid > 1
+        FENCES[fence](default, media, layout)
+        try:
+            cursor.execute(STATEMENTS[layout])
+        except pymysql.err.MySQLError:
+            return
+        assert cursor.lastrowid == 0, "a ticket from a table that is closed"
+        assert cursor.rowcount == 0
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("layout", ["replace", "counter"])
+def test_the_fence_waits_for_a_statement_in_flight(
+    default: TicketPool, media: TicketPool, ticket_urls: list[URL], layout: LayoutName
+) -> None:
+    """A draw that has its number, and not yet its end, lies below what the target begins with."""
+    default.create_table("photos", layout=layout)
+    url = ticket_urls[0]
+    slow = plain_client(url, autocommit=False)
+    with slow, slow.cursor() as cursor:
+        for _ in range(50):
+            cursor.execute(STATEMENTS[layout])
+        moving = threading.Thread(target=operations.move, args=(default, "photos", media))
+        moving.start()
+        cursor.execute(STATEMENTS[layout])
+        in_flight = cursor.lastrowid
+        slow.commit()
+        moving.join()
+    assert min(media.next_ids("photos", 4)) > in_flight

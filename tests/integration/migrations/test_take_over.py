@@ -1,0 +1,191 @@
+"""A table that counted for itself, on two shards, draws tickets from now on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, create_engine, text
+from sqlalchemy import insert as insert_into
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from sqla_tickets import TicketPool, TicketSequence
+from tests.integration.migrations.test_first_steps import insert
+from tests.support.command_line import run_cli
+from tests.support.draws import run, setting
+from tests.support.projects import REPOSITORY, Project, text_of
+from tests.support.servers import MySQLLike, ServerFixtures
+from tests.support.take_over import (
+    ALTERED,
+    COUNT_APART,
+    CREATED,
+    FILL,
+    GENERATED,
+    STRIDE,
+    count_apart,
+)
+
+#: How many rows each shard has, and how they get there.
+ROWS = {"mariadb": 500_000, "mysql": 20_000, "postgresql": 20_000}
+EDITED = f"{CREATED}\n    {ALTERED}"
+ON_POSTGRESQL = ("autoincrement=False)", "server_default=None)")
+
+
+def fill(shard: URL, kind: str, first: int) -> int:
+    with create_engine(shard).begin() as connection:
+        for statement in FILL[kind]:
+            connection.execute(text(statement.format(first=first, rows=ROWS[kind])))
+        return int(connection.scalar(text("SELECT MAX(id) FROM photos")) or 0)
+
+
+def ids(shard: URL) -> str:
+    with create_engine(shard).connect() as connection:
+        rows = connection.execute(text("SELECT id FROM photos WHERE title IS NULL ORDER BY id"))
+        return str([row[0] for row in rows])
+
+
+@pytest.mark.app_databases("mariadb", "mysql", "postgresql")
+def test_rows_on_two_shards(
+    shard_urls: list[URL], app_kind: str, servers: ServerFixtures, tmp_path: Path
+) -> None:
+    tickets = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    largest = max(fill(shard_urls[0], app_kind, 1), fill(shard_urls[1], app_kind, 700_000))
+    project = Project(tmp_path / "project")
+    project.set_up(shard_urls[0], tickets)
+    assert GENERATED in project.revision("tickets")
+    edited = EDITED.replace(*ON_POSTGRESQL) if app_kind == "postgresql" else EDITED
+    shards = [repr(text_of(shard)) for shard in shard_urls]
+    edited = edited.replace("SHARD1", shards[0]).replace("SHARD2", shards[1])
+    project.replace(project.file("tickets"), (GENERATED, edited))
+    ini = (project.folder / "alembic.ini").read_text()
+    first, second = (text_of(shard).replace("%", "%%") for shard in shard_urls)
+    for url in (first, second):
+        (project.folder / "alembic.ini").write_text(ini.replace(first, url))
+        project.run("upgrade", "head")
+        assert "No new upgrade operations" in project.run("check")
+    for shard in shard_urls:
+        drawn = insert(project, shard, tickets)
+        assert ids(shard) == drawn
+        assert min(eval(drawn)) > largest
+        with create_engine(shard).begin() as connection, pytest.raises(DBAPIError):
+            connection.execute(text("INSERT INTO photos (title) VALUES ('forgot its id')"))
+
+
+class Writer(threading.Thread):
+    """A process of the application, as a thread: it inserts until it is told to end."""
+
+    def __init__(self, shard: URL, insert: Callable[[Connection], object]) -> None:
+        super().__init__()
+        self._shard, self._insert = shard, insert
+        self._end = threading.Event()
+        self.rows = 0
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        engine = create_engine(self._shard, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                while not self._end.wait(0.005):
+                    self._insert(connection)
+                    self.rows += 1
+        except Exception as error:  # noqa: BLE001  # it is raised where it is ended
+            self.error = error
+
+    def go_on(self) -> None:
+        """Wait until it has inserted some more."""
+        before = self.rows
+        while self.rows < before + 20 and self.is_alive():
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.app_databases("mariadb", "postgresql")
+def test_old_and_new_processes_side_by_side(
+    shard_urls: list[URL], app_kind: str, servers: ServerFixtures, tmp_path: Path
+) -> None:
+    tickets = [servers.fresh_database(servers.mariadb(n)) for n in range(2)]
+    photos = Table(
+        "photos", MetaData(), Column("id", BigInteger, TicketSequence(), primary_key=True)
+    )
+    with contextlib.ExitStack() as ending:
+        for number, shard in enumerate(shard_urls):
+            for statement in FILL[app_kind]:
+                run(shard, statement.format(first=1 + number * 700_000, rows=1000))
+            server = servers.shared(app_kind, number)
+            if isinstance(server, MySQLLike):
+                defaults = {"auto_increment_increment": 1, "auto_increment_offset": 1}
+                ending.enter_context(setting(server, **defaults))
+            count_apart(server, shard, number)
+        by_itself = text("INSERT INTO photos (title) VALUES ('old')")
+        old = [Writer(shard, lambda on: on.execute(by_itself)) for shard in shard_urls]
+        for writer in old:
+            ending.callback(writer.end)
+
+        project = Project(tmp_path / "project")
+        project.set_up(shard_urls[0], tickets)
+        ini = project.folder / "alembic.ini"
+        project.replace(ini, ("ticket_servers =", f"ticket_stride = {STRIDE}\nticket_servers ="))
+        assert GENERATED in project.revision("tickets")
+        created = CREATED.replace("SHARD1, SHARD2", repr([*map(text_of, shard_urls)])[1:-1])
+        project.replace(project.file("tickets"), (GENERATED, created))
+        project.run("revision", "-m", "explicit")
+        altered = ALTERED.replace(*ON_POSTGRESQL) if app_kind == "postgresql" else ALTERED
+        upgrade = "def upgrade() -> None:\n"
+        project.replace(
+            project.file("explicit"), (upgrade, f"{upgrade}    {altered}\n    return\n")
+        )
+        of_first, of_second = (text_of(shard).replace("%", "%%") for shard in shard_urls)
+
+        def migrate(to: str) -> None:
+            before = ini.read_text()
+            for shard in (of_first, of_second):
+                ini.write_text(before.replace(of_first, shard))
+                project.run("upgrade", to)
+            ini.write_text(before)
+
+        migrate("+1")
+        pool = ending.enter_context(TicketPool(tickets, stride=STRIDE, hedge=False))
+        ending.enter_context(pool.attached(photos.metadata))
+        new = [Writer(shard, lambda on: on.execute(insert_into(photos))) for shard in shard_urls]
+        for writer in new:
+            ending.callback(writer.end)
+        for writer in (*old, *new):
+            writer.go_on()
+        for writer in old:
+            writer.end()
+        migrate("+1")
+        for writer in new:
+            writer.go_on()
+            writer.end()
+        for shard in shard_urls:
+            with pytest.raises(DBAPIError):
+                run(shard, "INSERT INTO photos (title) VALUES ('forgot its id')")
+        found = [("--shard", text_of(shard)) for shard in shard_urls]
+        on = [("--server", text_of(server)) for server in tickets]
+        words = [word for pair in (*found, *on) for word in pair]
+        raised = run_cli("raise", *words, "--stride", STRIDE)
+        assert raised.code == 0, raised.text
+        done = run_cli("audit", *words, "--stride", STRIDE, "--json")
+    (report,) = done.json["audit"]
+    assert report["anomalies"] == []
+    assert report["rows"] == 2000 + sum(writer.rows for writer in (*old, *new))
+    assert {"1", "2", "15", "16"} <= set(report["residues"])
+
+
+def test_the_page_says_what_is_done_here() -> None:
+    page = (REPOSITORY / "docs" / "migrations" / "take-over.md").read_text()
+    said = "\n".join(line.strip() for line in page.splitlines())
+    commands = [f"{line};" for lines in COUNT_APART.values() for line in lines]
+    for block in (GENERATED, CREATED, ALTERED, ON_POSTGRESQL[1].rstrip(")"), *commands):
+        assert "\n".join(line.strip() for line in block.splitlines()) in said

@@ -1,0 +1,1 @@
+"""What type checkers say; `make types` runs them here."""

@@ -1,0 +1,1 @@
+"""Tests of `connect` that need no server."""

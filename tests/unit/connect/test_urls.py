@@ -1,0 +1,42 @@
+"""An error about a URL does not show its password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sqla_tickets import TicketError, TicketPool
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("mysql+pymysql://tickets:hunter2@h/t",),
+        b"mysql+pymysql://tickets:hunter2@h/t",
+        {"url": "mysql+pymysql://tickets:hunter2@h/t"},
+        "tickets:hunter2@h/t",
+        "mysql+pymysql//tickets:hunter2@h/t",
+        "mysql+pymysql://tickets:hunter2@h:port/t",
+        "mysql+nosuchdriver://tickets:hunter2@h/t",
+        "oracle9://tickets:hunter2@h/t",
+    ],
+)
+def test_what_is_no_url(wrong: str) -> None:
+    with pytest.raises(TicketError) as caught:
+        TicketPool([wrong])
+    for error in chain(caught.value):
+        assert "hunter2" not in f"{error} {error!r}"
+
+
+def test_a_warning_about_duplicate_servers() -> None:
+    url = "mysql+pymysql://tickets:hunter2@h/t"
+    with pytest.warns(match="more than once") as told:
+        TicketPool([url, url])
+    assert "hunter2" not in str(told[0].message)

@@ -1,0 +1,1 @@
+"""Tests of `dialects` that need no server."""

@@ -1,0 +1,1 @@
+"""Tests of `draw` that need no server."""

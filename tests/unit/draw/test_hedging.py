@@ -1,0 +1,160 @@
+"""What suspicions and hedges may cost: the budget, and when the monitor polls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sqla_tickets import TicketPool
+from sqla_tickets.draw import hedging, server
+from sqla_tickets.draw.attempt import CancelReason
+from sqla_tickets.draw.server import InFlightRequest
+from sqla_tickets.draw.timing import TIMING
+from tests.support.workers import Clock
+
+
+class Silence:
+    """A wait for an answer that never comes."""
+
+    patience = 0.0
+    can_be_cancelled = True
+    has_answer = False
+
+    def cancel(self) -> None:
+        """Release the draw."""
+
+
+class Site:
+    """A pool whose draws wait for the first server, and whose hedges are sent when the test says so.
+
+    Args:
+        pool: of two SQLite files.
+        clock: that it goes by.
+        stack: ends the draws.
+    """
+
+    def __init__(self, pool: TicketPool, clock: Clock, stack: ExitStack) -> None:
+        self.clock, self._stack = clock, stack
+        self.first, self.second = pool.servers
+        self.monitor = pool._monitor
+        self.hedges: list[Callable[[], None]] = []
+
+    def draw(self) -> InFlightRequest:
+        """A draw that waits for the first server from now on."""
+        request = InFlightRequest(self.first, self.first.table("photos"), 1)
+        self._stack.enter_context(request.under_way)
+        self.first.in_flight.add(request)
+        request.wait_on(Silence())
+        return request
+
+    def poll_after(self, seconds: float) -> float:
+        """Poll when so many seconds have passed; the seconds until the next poll."""
+        self.clock.now += seconds
+        return self.monitor.poll()
+
+    def poll_until_late(self, request: InFlightRequest, seconds: float = 0.6) -> None:
+        """Poll, each time when it is due, until the draw has waited for so long."""
+        tick = self.monitor.poll()
+        while self.clock.now + tick - request.since < seconds:
+            tick = self.poll_after(tick)
+
+    def end(self, request: InFlightRequest) -> None:
+        """Let the draw end."""
+        request.stop_waiting()
+        self.first.remove(request)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    urls = [f"sqlite:///{tmp_path / name}.db" for name in ("one", "two")]
+    with ExitStack() as stack, TicketPool(urls) as pool:
+        pool.create_table("photos")
+        pool.next_ids("photos", 4)
+        pool._monitor.close()
+        pool._monitor.reinit_after_fork()
+        pool._monitor.poller.awake.set()  # so no draw starts its thread
+        clock = Clock()
+        site = Site(pool, clock, stack)
+        for module in (hedging, server):
+            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(hedging, "probe", lambda *_: None)
+        monkeypatch.setattr(
+            hedging, "in_background", lambda work, *_, **__: site.hedges.append(work)
+        )
+        yield site
+
+
+def test_hedges_that_come_late_are_few(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all servers are slow, one draw more makes them slower."""
+    draw = site.second.draw
+
+    def draw_slowly(name: str, n: int, *, hedge_of: InFlightRequest) -> list[range]:
+        site.clock.now += 1.0
+        return draw(name, n, hedge_of=hedge_of)
+
+    monkeypatch.setattr(site.second, "draw", draw_slowly)
+    given, hedges = [], 0
+    for _ in range(10):
+        request = site.draw()
+        site.poll_until_late(request)
+        while site.hedges:
+            hedges += 1
+            given.append(site.monitor._patience)
+            site.hedges.pop()()
+            assert request.answer, "the first answer is taken, late as it is"
+        site.end(request)
+    assert hedges == TIMING.most_tokens
+    assert given == sorted(set(given)), "each draw is given more after a hedge that came late"
+
+
+def test_hedges_that_win_in_time_go_on(site: Site) -> None:
+    """As long as a server is silent and the other one answers, no draw waits."""
+    for _ in range(10):
+        request = site.draw()
+        site.poll_until_late(request)
+        site.hedges.pop()()
+        assert request.cancelled is CancelReason.LOST_HEDGE
+        site.end(request)
+
+
+def test_draw_waits_for_its_server_without_a_token(site: Site) -> None:
+    """A server that many processes wait for is not left by all of them at once."""
+    site.monitor._tokens = 0.0
+    oldest, other = site.draw(), site.draw()
+    site.poll_until_late(oldest)
+    assert not site.hedges
+    assert oldest.cancelled is other.cancelled is None
+    site.poll_until_late(oldest, 1.1 * site.first.timeouts.timeout_seconds)
+    assert oldest.cancelled is CancelReason.TIMED_OUT
+
+
+def test_draws_earn_tokens(site: Site) -> None:
+    site.monitor._tokens = 0.0
+    site.monitor.ended = int(1 / TIMING.tokens_per_draw)
+    request = site.draw()
+    site.poll_until_late(request)
+    assert len(site.hedges) == 1
+
+
+def test_process_that_got_no_time_blames_no_server(site: Site) -> None:
+    """It was stopped, or other programs had the processor: so it may not even have sent its statement."""
+    site.draw()
+    tick = site.poll_after(0)
+    tick = site.poll_after(tick + 0.2)
+    assert not site.hedges
+    site.poll_after(tick + 0.2)
+    assert len(site.hedges) == 1, "a process that never gets its time does not wait for ever"
+
+
+def test_draw_is_polled_just_when_it_is_overdue(site: Site) -> None:
+    site.monitor._usual = site.monitor._patience = patience = TIMING.least_patience_seconds
+    tick = site.poll_after(0)
+    site.clock.now += tick / 2
+    request = site.draw()
+    tick = site.poll_after(tick / 2)
+    assert site.clock.now + tick - request.since == pytest.approx(patience)
+    site.poll_after(tick + 1e-6)
+    assert len(site.hedges) == 1

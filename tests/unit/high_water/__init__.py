@@ -1,0 +1,1 @@
+"""Tests of `high_water` that need no server."""

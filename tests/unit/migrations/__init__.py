@@ -1,0 +1,1 @@
+"""Tests of `alembic_ext` that need no server."""

@@ -1,0 +1,1 @@
+"""Tests of `orm` that need no server."""

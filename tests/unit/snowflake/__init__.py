@@ -1,0 +1,1 @@
+"""Tests of `snowflake` that need no server."""

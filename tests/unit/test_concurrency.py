@@ -1,0 +1,97 @@
+"""What a call that is shared leaves behind when the event loop of its caller ends in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from sqlalchemy.util import greenlet_spawn
+
+from sqla_tickets.concurrency import (
+    SharedCall,
+    SingleFlight,
+    begun,
+    in_background,
+    pause,
+    timestamps,
+    wait_for_tasks,
+)
+
+FOR_EVER = 3600.0
+
+
+def call(calls: SingleFlight[str], seconds: float) -> bool:
+    """Make the call, unless another caller makes it; whether this one did."""
+    own = SharedCall()
+    with own.under_way:
+        shared = calls.of("photos", own)
+        if shared is own:
+            pause(seconds)
+            own.is_done = True
+        return shared is own
+
+
+def test_call_that_is_cancelled_is_made_by_the_next_event_loop() -> None:
+    calls = SingleFlight[str]()
+
+    async def give_up() -> None:
+        await asyncio.wait_for(greenlet_spawn(call, calls, FOR_EVER), 0.01)
+
+    with contextlib.suppress(asyncio.TimeoutError):
+        asyncio.run(give_up())
+    assert asyncio.run(greenlet_spawn(call, calls, 0.0))
+
+
+def test_call_whose_event_loop_was_closed_is_made_by_the_next_one() -> None:
+    """The task is pending for ever, and its caller may keep it."""
+    calls, loop = SingleFlight[str](), asyncio.new_event_loop()
+    pending = loop.create_task(greenlet_spawn(call, calls, FOR_EVER))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    assert not pending.done()
+    assert asyncio.run(greenlet_spawn(call, calls, 0.0))
+
+
+def test_background_call_has_the_timestamp_of_the_first_one() -> None:
+    """In a task as in a thread; what its caller does later is later."""
+    told: list[int] = []
+
+    def work() -> None:
+        told.append(begun())
+        in_background(lambda: told.append(begun()), "second", in_a_task=True)
+
+    def call() -> None:
+        told.append(begun())
+        in_background(work, "first", in_a_task=True)
+        told.append(begun())
+        wait_for_tasks(1)
+        wait_for_tasks(1)
+
+    asyncio.run(greenlet_spawn(call))
+    before, after, first, second = told
+    assert before < first == second < after
+
+
+def test_task_that_outlives_its_background_call_is_none() -> None:
+    """A listener may start one: `dispose` ends the call, and not what the user's task opens for ever."""
+
+    async def outlive(is_over: asyncio.Event) -> int:
+        await is_over.wait()
+        return begun()
+
+    async def work() -> None:
+        is_over, tasks = asyncio.Event(), list[asyncio.Task[int]]()
+
+        def listener() -> None:
+            tasks.append(asyncio.get_running_loop().create_task(outlive(is_over)))
+
+        def call() -> None:
+            in_background(listener, "call", in_a_task=True)
+            wait_for_tasks(1)
+
+        await greenlet_spawn(call)
+        disposed_at = next(timestamps)
+        is_over.set()
+        assert await tasks[0] > disposed_at
+
+    asyncio.run(work())

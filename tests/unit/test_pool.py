@@ -1,0 +1,103 @@
+"""A pool refuses servers, strides and offsets that cannot work."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Enum,
+    Float,
+    MetaData,
+    String,
+    Table,
+    Uuid,
+    create_engine,
+)
+from sqlalchemy.types import TypeEngine
+
+from sqla_tickets import (
+    ServerSpec,
+    TicketArgumentError,
+    TicketPool,
+    TicketSequence,
+    TicketWarning,
+)
+
+NOWHERE = "mysql+pymysql://tickets@127.0.0.1:1/tickets"
+
+
+def photos_table(type_: TypeEngine[object] | None = None) -> Table:
+    column: Column[object] = Column(
+        "id", type_ or BigInteger(), TicketSequence("photos"), primary_key=True
+    )
+    return Table("photos", MetaData(), column, Column("title", String(30)))
+
+
+@pytest.mark.parametrize("server", [7, None, b"sqlite://", ["sqlite://"]])
+def test_a_server_that_is_none(server: str) -> None:
+    with pytest.raises(TicketArgumentError, match="a URL, an Engine"):
+        TicketPool([server, "sqlite://"])
+
+
+@pytest.mark.parametrize("stride", [1, 0, -2, 65536, 2.0, True, "2"])
+def test_a_stride_that_cannot_be(stride: int) -> None:
+    with pytest.raises(TicketArgumentError, match=r"stride.*2.*65535"):
+        TicketPool(["sqlite://", "sqlite://"], stride=stride)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (NOWHERE, NOWHERE),
+        ("mysql+pymysql://h/t", "mysql+mysqlconnector://other:user@h/t?charset=utf8mb4"),
+        ("mysql+pymysql://h/t", "mysql+pymysql://h:3306/t"),
+        ("mysql+pymysql://h/t", "mariadb+pymysql://h/t"),
+        ("sqlite:////tmp/tickets.db", "sqlite:////tmp/../tmp/tickets.db"),
+    ],
+)
+def test_one_server_twice(first: str, second: str) -> None:
+    with pytest.warns(TicketWarning, match="more than once.*another machine"):
+        TicketPool([first, second])
+
+
+def test_one_engine_twice() -> None:
+    engine = create_engine("sqlite://")
+    with pytest.warns(TicketWarning, match="more than once"):
+        TicketPool([engine, engine])
+
+
+def test_one_spec_in_two_pools_is_two_servers() -> None:
+    spec = ServerSpec("sqlite://", offset=2)
+    servers = [TicketPool([spec, ServerSpec("sqlite://", offset=1)]).servers[0] for _ in range(2)]
+    assert [server.offset for server in servers] == [2, 2]
+    assert servers[0].engine is not servers[1].engine
+
+
+def test_server_of_another_pool_is_refused() -> None:
+    (server,) = TicketPool(["sqlite://"]).servers
+    with pytest.raises(TicketArgumentError, match="ServerSpec, not a TicketServer"):
+        TicketPool([server])  # type: ignore[list-item]  # as one without a type checker would
+
+
+def test_spec_shows_no_password() -> None:
+    assert "secret" not in repr(ServerSpec("mysql://tickets:secret@localhost/tickets", offset=1))
+
+
+@pytest.mark.parametrize("offsets", [(1, 1), (1, 3), (3, 2)])
+def test_offsets_that_cannot_be(offsets: tuple[int, int]) -> None:
+    servers = [ServerSpec("sqlite://", offset=offset) for offset in offsets]
+    with pytest.raises(TicketArgumentError, match=r"expected different offsets"):
+        TicketPool(servers)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [String(20), Float(), Boolean(), Date(), Enum("a", "b", name="letters"), Uuid()],
+    ids=str,
+)
+def test_a_column_that_holds_no_integers(type_: TypeEngine[object]) -> None:
+    with pytest.raises(TicketArgumentError, match=r"photos\.id has the type.*BigInteger"):
+        photos_table(type_)
