@@ -412,6 +412,8 @@ buffer.TIMING = replace(
     buffer.TIMING, lost_fetch_seconds=0.5, failed_fetch_seconds=0.5, blocks_at_once=1
 )
 logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # it may tell of a query that was cancelled
+# asyncpg leaves the future of a connect that is cancelled while it asks for TLS.
+logging.getLogger("asyncio").addFilter(lambda r: "unexpected connection_lost()" not in r.getMessage())
 
 def work(then):
     ids = pool.next_ids(photos, 90) + pool.next_ids(photos, 5)
