@@ -10,8 +10,8 @@ the kinds; only `connect.sockets` knows where drivers that have no ``fileno()`` 
 
 The tests it owes, wherever it lives: what it decides without a server, as by a version or a URL, like those of ``tests/unit/dialects``; and a
 draw through its entry point, like that of ``test_registry.py`` there. A kind of this package also goes into ``KINDS`` of
-``tests/support/servers/server_registry.py``, with a server to start, and into ``tests/support/drivers.py``, with its layouts: then every test of a
-draw and of a migration runs on it.
+``tests/support/servers/server_registry.py``, with a server to start, and into ``tests/support/drivers.py``, with its drivers: then
+every test of a draw and of a migration runs on it.
 
 What a kind owes; `base` says how, and has what PostgreSQL needs where nothing is overridden:
 

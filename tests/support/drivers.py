@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pytest
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from sqla_tickets.dialects import Role
+from sqla_tickets.dialects import LayoutName, Role, class_of
 from tests.support.servers import ServerFixtures
 
 __all__ = ["Route", "routes"]
 
 T = TypeVar("T")
-LayoutName = Literal["replace", "counter"]
 
 #: The module of each driver. One that has to be compiled is not installed everywhere.
 MODULES: Final = {
@@ -65,7 +64,7 @@ class Route(NamedTuple):
     @property
     def layouts(self) -> list[LayoutName]:
         """How tables can look there, the default first."""
-        return ["counter"] if self.kind in ("postgresql", "sqlite") else ["replace", "counter"]
+        return list(class_of(self.kind).layouts)
 
     def fresh_database(
         self, servers: ServerFixtures, folder: Path, number: int = 0, role: Role | None = "migrate"

@@ -107,11 +107,12 @@ class ServerFixtures:
 
     def shared(self, kind: str, number: int = 0) -> Server:
         """Return a shared server by its kind; PostgreSQL has one for all numbers."""
-        if kind == "mariadb":
-            return self.mariadb(number)
-        if kind == "mysql":
-            return self.mysql(number)
-        return self.postgresql()
+        start: dict[str, Callable[[], Server]] = {
+            "mariadb": lambda: self.mariadb(number),
+            "mysql": lambda: self.mysql(number),
+            "postgresql": self.postgresql,
+        }
+        return start[kind]()
 
     def fresh_database(self, server: Server, role: Role | None = "migrate") -> URL:
         """Create an empty database for this test alone and return its address.
