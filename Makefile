@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once,
 # and a hang, as no time-out ends a test that is run again.
-PYTEST := tools/in-memory $(BIN)/python -m pytest -n 4 --dist worksteal --reruns 2 --rerun-except 'repeat|duplicate|twice|pytest-timeout'
+PYTEST := tools/in-memory $(BIN)/python -m pytest -n 4 --dist worksteal --reruns 2 --rerun-show-tracebacks --rerun-except 'repeat|duplicate|twice|pytest-timeout'
 BUILD = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks tools/*.py noxfile.py)
 

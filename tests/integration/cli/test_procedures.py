@@ -43,7 +43,7 @@ from tests.support.take_over import (
     count_apart,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 50_000
 #: How far apart the shards' ids are before the beginning.
 APART = 700_000

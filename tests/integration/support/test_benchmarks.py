@@ -29,7 +29,7 @@ def of(key: str, **rows: Sequence[float]) -> Comparison:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_a_smallest_run_leaves_results_tables_and_figures(tmp_path: Path) -> None:
     parts = "draw,blocks,snowflakes,flush,children,core,transactions,tasks,costs"
     done = run("--servers", "sqlite", "--parts", parts, "--out", str(tmp_path))
