@@ -30,6 +30,8 @@ from tests.support.servers import USER, MySQLLike, ServerFixtures
 
 #: How many threads draw in `by_threads`.
 THREADS = 8
+#: Longer than a machine takes that is ten times slower, in seconds, for what takes a few on a quiet one.
+PATIENCE = 90.0
 
 FLICKRS_TABLE = """
 CREATE TABLE `{name}` (
@@ -57,7 +59,7 @@ T = TypeVar("T")
 OpenPool = Callable[..., TicketPool]
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for what happens in the background."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -158,7 +160,7 @@ def draw_from(pool: TicketPool, offset: int, n: int = 1, sequence: str = "photos
     A server that failed is asked again after a while, so this goes on for longer than that.
     """
     drawn: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         drawn.append(pool.next_id(sequence))
         if sum((ticket - offset) % pool.stride == 0 for ticket in drawn) >= n:
@@ -193,7 +195,7 @@ def in_fork(work: Callable[[], str]) -> str:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        answered, _, _ = select.select([pipe], [], [], 30)
+        answered, _, _ = select.select([pipe], [], [], PATIENCE)
         if not answered:
             os.kill(child, signal.SIGKILL)
         answer = pipe.read()

@@ -25,7 +25,7 @@ __all__ = ["LONG", "AtBytecode", "Interrupt", "at_rest", "in_another_thread", "m
 _NO_PLACES = ("<module>", "__del__", "let_go_of_socket")
 PACKAGE = str(Path(sqla_tickets.__file__).parent)
 #: Longer than a loaded machine takes for what nobody waits for in vain, in seconds.
-LONG = 20.0
+LONG = 40.0
 
 
 class Interrupt:

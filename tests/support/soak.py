@@ -17,7 +17,7 @@ from multiprocessing.synchronize import Event
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool, TicketSequence
-from tests.support.draws import from_one_start
+from tests.support.draws import PATIENCE, from_one_start
 from tests.support.servers import MySQLLike
 
 FLICKRS_TWO_STATEMENTS = "REPLACE INTO photos (stub) VALUES ('a'); SELECT LAST_INSERT_ID();\n"
@@ -68,13 +68,14 @@ def soak(urls: Sequence[URL], servers: Sequence[MySQLLike], seconds: float, *, s
         context.Process(
             target=_draw,
             args=(texts, seconds, seed + n, BLOCKS[n % len(BLOCKS)], go, answers),
+            daemon=True,
         )
         for n in range(PROCESSES)
     ]
     for process in processes:
         process.start()
     for _ in processes:
-        assert answers.get() == "ready"
+        assert answers.get(timeout=PATIENCE) == "ready"
     result = Soak(clients={offset: [] for offset in range(1, len(servers) + 1)})
     clients = [
         threading.Thread(target=_ask, args=(server.client(str(url.database)), seconds, n, result))
@@ -84,17 +85,17 @@ def soak(urls: Sequence[URL], servers: Sequence[MySQLLike], seconds: float, *, s
     go.set()
     for client in clients:
         client.start()
-    _collect(result, answers)
+    _collect(result, answers, seconds + PATIENCE)
     for client in clients:
-        client.join()
+        client.join(PATIENCE)
     for process in processes:
-        process.join()
+        process.join(PATIENCE)
     return result
 
 
-def _collect(result: Soak, answers: Queue[str | list[range]]) -> None:
+def _collect(result: Soak, answers: Queue[str | list[range]], seconds: float) -> None:
     for _ in range(PROCESSES):
-        answer = answers.get()
+        answer = answers.get(timeout=seconds)
         assert isinstance(answer, list), answer
         result.pools.append(answer)
 

@@ -89,6 +89,8 @@ class TcpProxy:
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         far.close()
+        if not self._pipe.poll(60):
+            raise TimeoutError("the proxy does not start")
         self._pipe.recv()
 
     def __enter__(self) -> Self:
@@ -140,7 +142,7 @@ class TcpProxy:
     def _ask(self, order: Fault | _Forget | int | None) -> _Counts:
         with self._lock:
             self._pipe.send(order)
-            if not self._pipe.poll(10):
+            if not self._pipe.poll(60):
                 raise TimeoutError(f"the proxy on port {self.port} does not obey")
             counts = self._pipe.recv()
         assert isinstance(counts, _Counts)

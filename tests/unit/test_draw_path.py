@@ -96,7 +96,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TicketPool
             tickets.next_id("photos")
         for thread in threading.enumerate():
             if thread not in before and "monitor" not in thread.name:
-                thread.join(5)
+                thread.join(60)
         yield tickets
 
 

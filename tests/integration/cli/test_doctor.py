@@ -134,7 +134,7 @@ def altered(cluster: PostgreSQL, setting: LiteralString, value: LiteralString) -
 
 def wait_for(cluster: PostgreSQL, setting: LiteralString, value: str) -> None:
     """It reads its files in the background."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while (seen := shown(cluster, setting)) != value:
         assert time.monotonic() < deadline, f"{setting} is {seen}, and was to be {value}"
         time.sleep(0.02)

@@ -13,7 +13,7 @@ import pytest
 
 from sqla_tickets import NoTicketServer, TicketPool, TicketSequence
 from sqla_tickets.concurrency import in_event_loop, pause
-from tests.support.draws import assert_unique, held, mysql_like, residues, until
+from tests.support.draws import PATIENCE, assert_unique, held, mysql_like, residues, until
 from tests.support.drivers import Route
 from tests.support.servers import ServerFixtures
 
@@ -21,7 +21,7 @@ PHOTOS = TicketSequence("photos", block=20)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         pause(0.01)

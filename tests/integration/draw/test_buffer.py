@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -228,14 +227,16 @@ def test_drop_while_a_ticket_is_taken_leaves_none_of_before(
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
 @pytest.mark.parametrize("one_by_one", [True, False])
-def test_what_is_left_of_an_old_block_is_dropped(ticket_urls: list[URL], one_by_one: bool) -> None:
+def test_what_is_left_of_an_old_block_is_dropped(
+    ticket_urls: list[URL], one_by_one: bool, clock: list[float]
+) -> None:
     with TicketPool(ticket_urls, block_max_age=0.2) as pool:
         pool.create_table("photos")
         first = pool.next_ids(PHOTOS, 3)
         if one_by_one:
             pool.next_id(PHOTOS)
         assert buffered(pool)
-        time.sleep(0.3)
+        clock[0] += 0.3
         assert buffered(pool) == 0
         ids = [pool.next_id(PHOTOS)] if one_by_one else pool.next_ids(PHOTOS, 2)
         assert not set(ids) & set(range(first[0], first[0] + 200, 2))

@@ -110,13 +110,13 @@ def test_a_hedge_that_comes_too_late(pool: TicketPool) -> None:
 
 
 @SQLITE
-def test_tickets_that_nobody_gets(ticket_urls: list[URL]) -> None:
+def test_tickets_that_nobody_gets(ticket_urls: list[URL], clock: list[float]) -> None:
     sequence = TicketSequence("photos", block=10)
     with TicketPool(ticket_urls, block_max_age=0.2) as pool:
         pool.create_table("photos")
         heard = Heard(pool)
         pool.next_id(sequence)
-        time.sleep(0.3)
+        clock[0] += 0.3
         assert pool.buffered("photos") == 0
         assert heard.discarded == [("default", "photos", 9, "age")]
         pool.block_max_age = 600.0

@@ -205,7 +205,6 @@ def test_column_of_sqlite_holds_64_bits(ticket_urls: list[URL], open_pool: OpenP
     assert all((record.capacity_left or 0) > 2**60 for record in pool.status(["photos"]))
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("n", [2**62, 2**63, 10**30])
 def test_more_than_there_are(pool: TicketPool, n: int) -> None:
     ids = [pool.next_id("photos") for _ in range(4)]

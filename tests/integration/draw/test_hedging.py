@@ -39,7 +39,7 @@ from tests.support.servers import MySQLLike, ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
 
 #: Longer than any loaded machine takes for what is not waited for, in seconds.
-FOR_EVER = 30.0
+FOR_EVER = 90.0
 ASYNC = pytest.mark.parametrize(
     "route",
     [

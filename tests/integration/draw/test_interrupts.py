@@ -161,9 +161,9 @@ FEW = ("cold", "warm", "block", "close", "lease")
 @pytest.fixture(autouse=True)
 def nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for something that never comes hangs here, and is not a bit slower."""
-    monkeypatch.setattr(service._wait_until, "__defaults__", (60.0,))
-    set_timing(monkeypatch, peer, dead_seconds=60.0, lead_wait_seconds=60.0)
-    set_timing(monkeypatch, service, lead_wait_seconds=60.0)
+    monkeypatch.setattr(service._wait_until, "__defaults__", (10 * LONG,))
+    set_timing(monkeypatch, peer, dead_seconds=10 * LONG, lead_wait_seconds=10 * LONG)
+    set_timing(monkeypatch, service, lead_wait_seconds=10 * LONG)
     set_timing(monkeypatch, store, patience_seconds=0.0)
 
 

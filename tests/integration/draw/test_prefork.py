@@ -41,11 +41,17 @@ with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(3, mp_context=context
 """
 # As a program written in C does that has Python inside: nobody tells Python of the fork. Python's own
 # lock does not survive that while another thread waits for it, so the pool's threads must be asleep.
-FORKED_BY_C = """
-import ctypes, json, os, time
-from sqla_tickets.draw.timing import TIMING
+ASLEEP = """
+import ctypes, json, os, threading, time
 from tests.support import application
-time.sleep(1 + TIMING.monitor_idle_seconds)
+def wait_until_asleep():
+    monitor = application.pool._monitor.poller
+    while monitor.awake.is_set() or threading.active_count() > 2:  # marks are written
+        time.sleep(0.01)
+    time.sleep(0.5)  # from there to its wait
+"""
+FORKED_BY_C = """
+wait_until_asleep()
 child = ctypes.PyDLL(None).fork()
 print(json.dumps([application.draw()]), flush=True)
 if child == 0:
@@ -54,9 +60,6 @@ os.waitpid(child, 0)
 """
 # The same, and what the child does first is no draw: it asks which connections it is let in by.
 ASKED_BY_C = """
-import ctypes, json, os, time
-from sqla_tickets.draw.timing import TIMING
-from tests.support import application
 def ask(context):
     context.cursor.execute("SELECT CONNECTION_ID()", ())
     return context.cursor.fetchall()[0][0]
@@ -64,7 +67,7 @@ servers = application.pool.servers
 opened = [server.connections.open() for server in servers]
 newest = [ask(server.context.over(at.cursor)) for server, at in zip(servers, opened)]
 del opened
-time.sleep(3 * TIMING.monitor_idle_seconds)
+wait_until_asleep()
 child = ctypes.PyDLL(None).fork()
 if child == 0:
     print(json.dumps([newest, [server.do("photos", ask) for server in servers]]), flush=True)
@@ -142,7 +145,7 @@ def test_a_pool_imports_what_a_first_draw_would() -> None:
 
 
 def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
-    answers = run_program(environment, FORKED_BY_C)
+    answers = run_program(environment, ASLEEP + FORKED_BY_C)
     assert_apart(answers)
     assert len(answers) == 2
     assert len({answer["imported_by"] for answer in answers}) == 1
@@ -152,7 +155,7 @@ def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
 def test_a_fork_that_python_is_not_told_of_asks_before_it_draws(
     environment: dict[str, str],
 ) -> None:
-    newest, childs = run_program(environment, ASKED_BY_C)
+    newest, childs = run_program(environment, ASLEEP + ASKED_BY_C)
     assert all(child > parent for child, parent in zip(childs, newest, strict=True))
 
 

@@ -19,6 +19,7 @@ from sqlalchemy import Connection as SQLAlchemyConnection
 from sqla_tickets import NoTicketServer, TicketError, TicketPool, TicketSequence
 from sqla_tickets.dialects import LayoutName
 from tests.support.draws import (
+    PATIENCE,
     Lock,
     OpenPool,
     assert_unique,
@@ -107,10 +108,12 @@ def held(locks: list[Lock]) -> Iterator[None]:
 
     holding = threading.Thread(target=hold)
     holding.start()
-    ready.wait()
-    yield
-    done.set()
-    holding.join()
+    try:
+        assert ready.wait(PATIENCE)
+        yield
+    finally:
+        done.set()
+        holding.join()
 
 
 @pytest.mark.ticket_servers("mariadb", "sqlite")
@@ -160,7 +163,7 @@ def first_connection_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     def initialize_late(connection: SQLAlchemyConnection) -> None:
         begun.set()
-        assert done.wait(60)
+        assert done.wait(2 * PATIENCE)
         initialize(connection)
 
     def connect() -> None:
@@ -169,11 +172,13 @@ def first_connection_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(engine.dialect, "initialize", initialize_late)
     connecting = threading.Thread(target=connect)
     connecting.start()
-    assert begun.wait(60)
-    monkeypatch.setattr(engine.dialect, "initialize", initialize)
-    yield
-    done.set()
-    connecting.join()
+    try:
+        assert begun.wait(PATIENCE)
+        monkeypatch.setattr(engine.dialect, "initialize", initialize)
+        yield
+    finally:
+        done.set()
+        connecting.join()
 
 
 UNKNOWN_SERVER = pytest.mark.xfail(

@@ -21,7 +21,15 @@ from sqla_tickets import TicketError, TicketPool, TicketSequence
 from sqla_tickets.concurrency import pause
 from sqla_tickets.draw import buffer
 from sqla_tickets.events import Draw
-from tests.support.draws import OpenPool, assert_unique, connections_to, fresh_pair, in_fork, until
+from tests.support.draws import (
+    PATIENCE,
+    OpenPool,
+    assert_unique,
+    connections_to,
+    fresh_pair,
+    in_fork,
+    until,
+)
 from tests.support.drivers import Route, routes
 from tests.support.interrupts import monitors
 from tests.support.servers import MySQLLike, ServerFixtures
@@ -30,8 +38,6 @@ from tests.support.timing import set_timing
 pytestmark = pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
 PHOTOS = TicketSequence("photos", block=100)
 FETCH = "sqla_tickets block of 'photos'"
-#: Seconds after which something that is awaited will not happen any more.
-PATIENCE = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -308,7 +314,7 @@ for server in pool.servers:
     event.listen(server.engine, "do_connect", lead_astray)
 pool.dispose()
 pool.next_ids(photos, 5)
-assert reached.wait(20)
+assert reached.wait(60)
 held = silent.accept()
 print("well")
 """
@@ -334,7 +340,7 @@ def test_a_program_ends_with_a_fetch_under_way(
 ) -> None:
     texts = [url.render_as_string(hide_password=False) for url in ticket_urls]
     done = subprocess.run(
-        [sys.executable, "-c", program, *texts], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program, *texts], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == ("well\n", "")
 
@@ -463,7 +469,10 @@ def test_a_loop_ends_with_a_fetch_under_way(async_urls: tuple[Route, list[URL]],
     route.run(create)
     texts = [url.render_as_string(hide_password=False) for url in urls]
     done = subprocess.run(
-        [sys.executable, "-c", LOOP_ENDS, how, *texts], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", LOOP_ENDS, how, *texts],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert (done.stdout, done.stderr) == ("well\n", "")
 

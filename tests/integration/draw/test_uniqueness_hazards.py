@@ -19,6 +19,7 @@ from sqla_tickets.dialects import LayoutName
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
     FLICKRS_TABLE,
+    PATIENCE,
     OpenPool,
     assert_unique,
     draw_from,
@@ -59,7 +60,7 @@ class Address:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -68,7 +69,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def draw_until_seen_through(pool: TicketPool) -> list[int]:
     """Draw until the first server is quarantined; under load it is not asked at once."""
     ids: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while pool.servers[0].table("photos").state != "quarantined":
         assert time.monotonic() < deadline, pool.status()
         ids.append(pool.next_id("photos"))
@@ -250,13 +251,13 @@ def test_two_primaries_that_answer_at_the_same_time(
         blocks = draw(cursor, n, lock=lock)
         if not answered.is_set():
             answered.set()
-            other_has_drawn.wait()
+            assert other_has_drawn.wait(PATIENCE)
         return blocks
 
     monkeypatch.setattr(found, "draw", draw_and_be_late)
     with ThreadPoolExecutor(1) as thread:
         late = thread.submit(server.draw, "photos", 3)
-        assert answered.wait(30)
+        assert answered.wait(PATIENCE)
         address.url = duplicate
         try:
             drawn = server.draw("photos", 1)

@@ -15,7 +15,7 @@ from sqla_tickets.high_water.statements import GAP_NUMBERS, MARKS
 from sqla_tickets.high_water.store import HighWaterStore
 from sqla_tickets.maintenance import resize
 from tests.integration.high_water.test_marks import draw_some, of, some, without_marks
-from tests.support.draws import OpenPool, assert_unique, residues, run, until
+from tests.support.draws import PATIENCE, OpenPool, assert_unique, residues, run, until
 from tests.support.high_water_marks import marks_on
 from tests.support.timing import set_timing
 
@@ -102,7 +102,7 @@ def test_waiter_does_not_verify_before_peers_have_shown(
     second = open_pool(ticket_urls).servers[1]
     first = threading.Thread(target=second.draw, args=("photos", 1))
     first.start()
-    assert asked.wait(5)
+    assert asked.wait(PATIENCE)
     assert second.draw("photos", 1)[0][0] < 10**6
     first.join()
 

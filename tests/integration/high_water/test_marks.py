@@ -32,6 +32,7 @@ from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
     FLICKRS_TABLE,
+    PATIENCE,
     OpenPool,
     assert_unique,
     draw_from,
@@ -55,7 +56,7 @@ FOR_EVER = 30.0
 
 
 def wait_for_mark(url: URL, offset: int, at_least: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while marks_on(url).get(("photos", offset), 0) < at_least:
         assert time.monotonic() < deadline, f"{marks_on(url)}, expected {at_least}"
         time.sleep(0.02)
@@ -82,7 +83,7 @@ def assert_refused(urls: list[URL], caplog: pytest.LogCaptureFixture) -> list[in
     caplog.clear()
     with TicketPool(urls, hedge=False) as pool:
         ids = draw_from(pool, 2, 2)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not criticals(caplog):
             assert time.monotonic() < deadline
             ids.append(pool.next_id("photos"))
@@ -118,7 +119,7 @@ def test_marks_are_written_while_a_pool_draws(ticket_urls: list[URL], pool: Tick
     wait_for_mark(ticket_urls[1], 1, min(of(first, 1)))
     for offset in (1, 2):
         pool.servers[offset - 1].draw("photos", 20_000)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while any(
         marks_on(url).get(("photos", o), 0) < 40_000
         for o, url in zip((2, 1), ticket_urls, strict=True)
@@ -287,7 +288,7 @@ def test_a_server_that_was_restored_behind_a_living_process(
 def draw_until_back(pool: TicketPool) -> list[int]:
     """Draw until the first server was asked again, and gave a ticket or was quarantined."""
     ids: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         ids.append(pool.next_id("photos"))
         table = pool.servers[0].table("photos")
@@ -345,7 +346,7 @@ def test_a_server_that_was_set_back_while_its_peer_was_down(
     pool.next_id("photos")  # nobody is there to tell
     assert not criticals(caplog)
     second.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not criticals(caplog):
         assert time.monotonic() < deadline
         pool.next_id("photos")
@@ -442,7 +443,7 @@ def test_a_server_that_is_set_back_behind_a_process_that_lags(
     own = pool.servers[0].draw("photos", 5)[0][-1]
     last = max(of(draw_some(ticket_urls, 20), 1))
     pool._marks.begin_to_write(pool.servers[1])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while pool.servers[0].table("photos").largest_mark < last:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -498,7 +499,7 @@ def test_marks_that_were_truncated_are_written_by_all(
     new.servers[0].draw("photos", 1)
     for pool in (old, new, old):
         last = pool.servers[0].draw("photos", 1)[0][-1]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while marks_on(ticket_urls[1]).get(("photos", 1), 0) < last:
             assert time.monotonic() < deadline
             pool.servers[0].draw("photos", 1)
@@ -521,7 +522,7 @@ def test_a_server_that_lost_its_marks_with_a_restart_is_told_again(
     wait_until_old(urls[1])
     second.kill()
     second.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while marks_on(urls[1])["albums", 1] < last:
         assert time.monotonic() < deadline
         with suppress(TicketError):
@@ -551,7 +552,7 @@ def test_with_every_driver(
         pool.create_table("photos", layout="counter")
         ids.extend(some(pool))
         reached = max(of(ids, 1))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while marks_on(plain[1])["photos", 1] < reached:
             assert time.monotonic() < deadline
             ids.extend(draw_from(pool, 2))
@@ -580,7 +581,7 @@ def test_an_event_loop_that_ends_while_marks_are_written(tmp_path: Path) -> None
     file = make_url(f"sqlite:///{tmp_path}/tickets1.db")
 
     def draw_on() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while ("photos", 1) not in marks_on(file) or not marks_on(file)["photos", 1]:
             assert time.monotonic() < deadline
             pool.next_id("photos")

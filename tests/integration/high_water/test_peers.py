@@ -25,6 +25,7 @@ from sqla_tickets.high_water import service
 from sqla_tickets.high_water.statements import MARKS
 from tests.support.draws import (
     FLICKRS_TABLE,
+    PATIENCE,
     OpenPool,
     assert_unique,
     draw_from,
@@ -132,7 +133,7 @@ def test_draws_wait_for_the_one_that_asks_a_peer(
 
         def use_late(work: Callable[..., None]) -> None:
             asked.set()
-            answers.wait(20)
+            answers.wait(PATIENCE)
             use(work)
 
         monkeypatch.setattr(peer, "use", use_late)
@@ -147,13 +148,13 @@ def test_draws_wait_for_the_one_that_asks_a_peer(
 
         threads = [threading.Thread(target=draw) for _ in range(3)]
         threads[0].start()
-        assert asked.wait(20)
+        assert asked.wait(PATIENCE)
         for thread in threads[1:]:
             thread.start()
         threads[1].join(0.2)
         answers.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert outcomes == [TicketIntegrityError] * 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +18,12 @@ from sqla_tickets import TicketError, TicketPool, TicketTableMoved
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.maintenance import operations
 from sqla_tickets.maintenance.handle import TableHandle
+from tests.support.draws import PATIENCE, from_one_start
 from tests.support.servers import ServerFixtures, plain_client
 
 #: The tickets of a client, its error if any, and its longest draw in seconds.
 Answer = tuple[list[int], str, float]
-_spawn = multiprocessing.get_context("spawn")
+_context = from_one_start()
 
 
 def _draw_until(
@@ -44,7 +44,7 @@ def _draw_until(
         media.attach(metadata)
         try:
             drawn += default.next_ids(sequence, n)
-            begin.wait()
+            begin.wait(2 * PATIENCE)
             while not end.is_set():
                 began = time.perf_counter()
                 drawn += default.next_ids(sequence, n)
@@ -62,25 +62,27 @@ def clients(urls: list[URL], more_urls: list[URL]) -> Iterator[list[int]]:
     """
     with TicketPool(urls) as pool:
         pool.create_table("untouched")
-    begin, end, answers = _spawn.Barrier(6), _spawn.Event(), _spawn.Queue()
-    bystanders: Queue[Answer] = _spawn.Queue()
+    begin, end, answers = _context.Barrier(6), _context.Event(), _context.Queue()
+    bystanders: Queue[Answer] = _context.Queue()
     places = [("photos", n, answers) for n in (1, 1, 1, 7)] + [("untouched", 1, bystanders)]
     processes = [
-        _spawn.Process(target=_draw_until, args=(urls, more_urls, name, n, begin, end, to))
+        _context.Process(
+            target=_draw_until, args=(urls, more_urls, name, n, begin, end, to), daemon=True
+        )
         for name, n, to in places
     ]
     for process in processes:
         process.start()
     drawn: list[int] = []
     try:
-        begin.wait(timeout=60)
+        begin.wait(PATIENCE)
         yield drawn
     finally:
         end.set()
-        found = [answers.get() for _ in range(4)]
-        _, error, waited = bystanders.get()
+        found = [answers.get(timeout=PATIENCE) for _ in range(4)]
+        _, error, waited = bystanders.get(timeout=PATIENCE)
         for process in processes:
-            process.join()
+            process.join(PATIENCE)
     assert [error, *(error for _, error, _ in found)] == [""] * 5
     longest = max(seconds for _, _, seconds in found)
     print(f"the longest draw: {longest:.3f} s; of the untouched sequence: {waited:.3f} s")

@@ -86,7 +86,7 @@ class MySQLLike(Server):
             yield cursor
 
     def _connect_as_root(self) -> pymysql.Connection[Cursor]:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 return pymysql.connect(
