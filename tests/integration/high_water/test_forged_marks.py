@@ -84,6 +84,7 @@ def test_forged_mark_stops_no_healthy_server(
 
 
 @pytest.mark.ticket_servers("sqlite")
+@pytest.mark.usefixtures("impatient")
 def test_waiter_does_not_verify_before_peers_have_shown(
     ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from sqla_tickets.concurrency import pause
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.errors import TicketServerError
 from sqla_tickets.high_water import peer as peer_module
-from sqla_tickets.high_water import service, store
+from sqla_tickets.high_water import service
 from sqla_tickets.high_water.peer import Peer
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.high_water.timing import TIMING
@@ -130,13 +130,6 @@ def hold(monkeypatch: pytest.MonkeyPatch, peer: TicketServer, wait: Callable[[],
     monkeypatch.setattr(peer, "use", late)
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No peer is given up that answers late."""
-    for module in (service, store):
-        set_timing(monkeypatch, module, patience_seconds=FOR_EVER)
-    wait_for(monkeypatch, FOR_EVER)
-
-
 def wait_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have draws wait so long for a peer that stores no mark."""
     for module in (service, peer_module):
@@ -161,7 +154,6 @@ def waiting(
     def draw() -> None:
         ids.extend(draw_far(pool) for _ in range(2))
 
-    be_patient(monkeypatch)
     hold(monkeypatch, pool.servers[1], wait)
     thread = threading.Thread(target=draw)
     thread.start()
@@ -210,8 +202,7 @@ def test_peer_that_is_unread_is_read_and_written(
 
 
 @SQLITE
-def test_draw_waits_for_the_lock_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    be_patient(monkeypatch)
+def test_draw_waits_for_the_lock_of_a_file(tmp_path: Path) -> None:
     files = [tmp_path / f"{n}.db" for n in range(2)]
     with TicketPool([f"sqlite:///{file}" for file in files], timeout=FOR_EVER) as pool:
         pool.create_table("photos")
@@ -318,6 +309,7 @@ def test_peer_that_stores_late_marks_is_waited_for_no_longer_than_others(
 
 
 @MARIADB
+@pytest.mark.usefixtures("impatient")
 def test_frozen_peer_is_waited_for_once(pair: Pair, pauses: list[float]) -> None:
     second, urls, pool = pair
     second.freeze()
@@ -340,6 +332,7 @@ def test_frozen_peer_is_waited_for_once(pair: Pair, pauses: list[float]) -> None
 
 
 @MARIADB
+@pytest.mark.usefixtures("impatient")
 def test_peer_that_is_down_is_not_waited_for(pair: Pair, pauses: list[float]) -> None:
     second, urls, pool = pair
     second.stop()
@@ -354,6 +347,7 @@ def test_peer_that_is_down_is_not_waited_for(pair: Pair, pauses: list[float]) ->
 
 
 @SQLITE
+@pytest.mark.usefixtures("impatient")
 def test_peers_that_all_are_down_are_not_waited_for(
     ticket_urls: list[URL], open_pool: OpenPool, pauses: list[float]
 ) -> None:
@@ -383,6 +377,7 @@ def test_peer_that_may_not_be_written_is_not_waited_for(
 
 
 @MARIADB
+@pytest.mark.usefixtures("impatient")
 def test_peer_that_takes_no_writes_is_not_waited_for(pair: Pair, pauses: list[float]) -> None:
     second, urls, pool = pair
     with setting(second, read_only=1):
@@ -396,14 +391,11 @@ def test_peer_that_takes_no_writes_is_not_waited_for(pair: Pair, pauses: list[fl
 
 
 @contextlib.asynccontextmanager
-async def drawn_in_a_loop(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[TicketPool]:
+async def drawn_in_a_loop(folder: Path) -> AsyncGenerator[TicketPool]:
     """A pool of two files with an async driver, drawn from once."""
     pytest.importorskip("aiosqlite")
     urls = [f"sqlite+aiosqlite:///{folder}/{n}.db" for n in range(2)]
     pool = TicketPool(urls, hedge=False, timeout=FOR_EVER)
-    be_patient(monkeypatch)
     await greenlet_spawn(pool.create_table, "photos")
     await greenlet_spawn(draw_far, pool, 1)
     yield pool
@@ -430,7 +422,7 @@ def test_tasks_that_wait_leave_the_loop_alone(
 
     async def work() -> None:
         set_timing(monkeypatch, service, lead_tickets=100)
-        async with drawn_in_a_loop(tmp_path, monkeypatch) as pool:
+        async with drawn_in_a_loop(tmp_path) as pool:
             hold(monkeypatch, pool.servers[1], until_ticked)
             ticker = asyncio.create_task(tick())
             draws = [greenlet_spawn(draw_far, pool, 10) for _ in range(200)]
@@ -448,7 +440,7 @@ def test_task_that_is_cancelled_while_it_waits_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        async with drawn_in_a_loop(tmp_path, monkeypatch) as pool:
+        async with drawn_in_a_loop(tmp_path) as pool:
             await cancel_two_of_three(pool)
 
     async def cancel_two_of_three(pool: TicketPool) -> None:
@@ -548,7 +540,7 @@ def test_draw_of_a_sequence_that_is_dropped_meanwhile_ends(
         pool.servers[0].draw("albums", 1)
         return over.is_set()
 
-    until(ends, 5 * TIMING.patience_seconds)
+    until(ends, FOR_EVER / 2)  # long before it does without its mark
     assert ids
 
 
@@ -584,7 +576,7 @@ def test_draw_after_a_peer_has_come_back_is_near_its_mark(
 
 
 @SQLITE
-@pytest.mark.usefixtures("in_threads")
+@pytest.mark.usefixtures("in_threads", "impatient")
 def test_draw_of_a_process_that_was_stopped_waits_for_its_peer(
     pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,7 +600,7 @@ def test_draw_of_a_process_that_was_stopped_waits_for_its_peer(
 
 
 @SQLITE
-@pytest.mark.usefixtures("in_threads")
+@pytest.mark.usefixtures("in_threads", "impatient")
 def test_draw_waits_for_a_peer_that_one_question_waits_for_in_vain(
     pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,7 +625,7 @@ def test_draw_waits_for_a_peer_that_one_question_waits_for_in_vain(
 
 
 @SQLITE
-@pytest.mark.usefixtures("in_threads")
+@pytest.mark.usefixtures("in_threads", "impatient")
 def test_draw_waits_for_a_peer_that_is_slowly_connected_to(
     pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -656,6 +648,7 @@ def test_draw_waits_for_a_peer_that_is_slowly_connected_to(
 
 
 @MARIADB
+@pytest.mark.usefixtures("impatient")
 def test_first_draw_of_a_process_waits_for_a_peer_that_is_far_away(
     ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:

@@ -27,7 +27,6 @@ from sqla_tickets.concurrency import pause
 from sqla_tickets.connect.timeouts import TIMING as CONNECT_TIMING
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import server as server_module
-from sqla_tickets.high_water import service
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
@@ -822,6 +821,7 @@ def test_the_table_of_marks_is_no_sequence(ticket_urls: list[URL], pool: TicketP
 
 
 @MYSQL_LIKE
+@pytest.mark.usefixtures("impatient")
 def test_a_frozen_peer_keeps_no_draw_waiting(servers: ServerFixtures, ticket_kind: str) -> None:
     _, second, urls = fresh_pair(servers, ticket_kind)
     with TicketPool(urls) as before:
@@ -853,7 +853,6 @@ def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
     open_pool(ticket_urls).create_table("photos", layout="counter")
     draw_some(ticket_urls)
     lower(ticket_urls[0], "counter")
-    monkeypatch.setattr(service._wait_until, "__defaults__", (FOR_EVER,))
 
     async def draw_twice() -> list[object]:
         pool = TicketPool([url.set(drivername="mysql+asyncmy") for url in ticket_urls])

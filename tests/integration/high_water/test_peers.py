@@ -21,7 +21,6 @@ from sqla_tickets import (
     TicketTableError,
 )
 from sqla_tickets.draw import server
-from sqla_tickets.high_water import service
 from sqla_tickets.high_water.statements import MARKS
 from tests.support.draws import (
     FLICKRS_TABLE,
@@ -137,7 +136,6 @@ def test_draws_wait_for_the_one_that_asks_a_peer(
             use(work)
 
         monkeypatch.setattr(peer, "use", use_late)
-        monkeypatch.setattr(service._wait_until, "__defaults__", (FOR_EVER,))
         outcomes: list[object] = []
 
         def draw() -> None:
@@ -281,6 +279,7 @@ def marks_locked(url: URL, seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.ticket_servers("mariadb", "postgresql", "sqlite")
+@pytest.mark.usefixtures("impatient")
 def test_required_peer_that_is_busy_is_waited_for(ticket_urls: list[URL]) -> None:
     """A peer that takes longer than a draw waits for marks it can do without is no peer that cannot tell."""
     with TicketPool(ticket_urls, hedge=False) as before:
