@@ -43,10 +43,20 @@ MYSQL = pytest.mark.ticket_servers("mariadb", "mysql")
 
 @pytest.fixture
 def urls(ticket_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
-    """Eight ticket databases."""
-    if ticket_kind == "sqlite":
-        return [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(8)]
-    return [servers.fresh_database(servers.shared(ticket_kind, n % 2)) for n in range(8)]
+    """Four ticket databases."""
+    return databases(ticket_kind, servers, tmp_path, range(4))
+
+
+@pytest.fixture
+def more_urls(ticket_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
+    """Four more ticket databases."""
+    return databases(ticket_kind, servers, tmp_path, range(4, 8))
+
+
+def databases(kind: str, servers: ServerFixtures, folder: Path, numbers: range) -> list[URL]:
+    if kind == "sqlite":
+        return [URL.create("sqlite", database=str(folder / f"{n}.db")) for n in numbers]
+    return [servers.fresh_database(servers.shared(kind, n % 2)) for n in numbers]
 
 
 @pytest.fixture
@@ -208,10 +218,15 @@ def test_foreign_table_definition_is_not_compared(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_growth_twice_leaves_one_name_for_each_stride(
-    urls: list[URL], ticket_kind: str, layout: LayoutName, open_pool: OpenPool
+    urls: list[URL],
+    more_urls: list[URL],
+    ticket_kind: str,
+    layout: LayoutName,
+    open_pool: OpenPool,
 ) -> None:
     """From two to four to eight, retired to four and moved: each older client is refused by itself."""
     skip_unless_it_has(layout, ticket_kind)
+    urls = [*urls, *more_urls]
     two, four, eight = open_pool(urls[:2]), open_pool(urls[:4], 4), open_pool(urls, 8)
     two.create_table("photos", layout=layout)
     ids = [two.next_id("photos") for _ in range(20)]
@@ -365,10 +380,15 @@ def test_tables_that_keep_their_stride_keep_their_name(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_move_away_grow_and_move_back_refuses_the_sleeper(
-    urls: list[URL], ticket_kind: str, layout: LayoutName, open_pool: OpenPool
+    urls: list[URL],
+    more_urls: list[URL],
+    ticket_kind: str,
+    layout: LayoutName,
+    open_pool: OpenPool,
 ) -> None:
     """The table stands where it stood, with another stride; the tombstone remembers which one it had."""
     skip_unless_it_has(layout, ticket_kind)
+    urls = [*urls, *more_urls]
     old = open_pool(urls[:2])
     old.create_table("photos", layout=layout)
     ids = [old.next_id("photos") for _ in range(20)]
