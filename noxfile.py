@@ -25,6 +25,10 @@ SQLALCHEMY = {
 # SQLAlchemy 2.1 needs Python 3.11.
 LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
 CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
+#: Corners where old meets new: with `-t corners` two others run all tests with each of this Python and this
+#: SQLAlchemy, and these run what stands between the two: the ORM, its async sessions, migrations, compiled SQL.
+MIXED = {("2.0", "3.13"), ("2.1", "3.11")}
+BETWEEN = [f"tests/{part}" for part in ("unit", "integration/orm", "integration/migrations")]
 ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
 #: What asks nothing of a version that no other test asks: long draws, which try servers; each test with every
 #: driver; tests that install Alembics by themselves; the tests' own tools, the simulation and the demo.
@@ -86,4 +90,6 @@ def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     # pip: with which a test installs Alembics
     wanted = ["pip", "-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]]
     session.install("--quiet", *wanted)
-    session.run("python", "-m", "pytest", *TESTS, *session.posargs)
+    is_mixed = "corners" in sys.argv and (sqlalchemy, session.python) in MIXED
+    what = BETWEEN if is_mixed else []
+    session.run("python", "-m", "pytest", *what, *TESTS, *session.posargs)
