@@ -64,6 +64,8 @@ class TicketTableMissing(TicketTableError):
 class TicketTableMoved(TicketTableError):
     """A tombstone stands where the sequence was: it is drawn from elsewhere, or will be in a moment.
 
+    Its ``kind`` is ``moved``, or ``closed`` while a move or a conversion has not ended.
+
     Attributes:
         pool: the name of the pool that has the sequence.
         sequence: its name there.
@@ -71,12 +73,12 @@ class TicketTableMoved(TicketTableError):
 
     kind = "moved"
 
-    def __init__(self, message: str, pool: str, sequence: str) -> None:
+    def __init__(self, message: str, pool: str, sequence: str, kind: str = "moved") -> None:
         super().__init__(message)
-        self.pool, self.sequence = pool, sequence
+        self.pool, self.sequence, self.kind = pool, sequence, kind
 
-    def __reduce__(self) -> tuple[type[TicketTableMoved], tuple[str, str, str]]:
-        return type(self), (str(self), self.pool, self.sequence)
+    def __reduce__(self) -> tuple[type[TicketTableMoved], tuple[str, str, str, str]]:
+        return type(self), (str(self), self.pool, self.sequence, self.kind)
 
 
 class TicketIntegrityError(TicketError):

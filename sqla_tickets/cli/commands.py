@@ -7,6 +7,7 @@ and the message says why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable
@@ -92,34 +93,44 @@ def cli(verbose: bool) -> None:
     help="How long the rate is measured.",
 )
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option("--wide", is_flag=True, help="Show every column, however narrow the terminal.")
 @pool_options
 def status(
-    pools: PoolOptions, as_json: bool, sequences: tuple[str, ...], over: float, watch: bool
+    pools: PoolOptions,
+    as_json: bool,
+    sequences: tuple[str, ...],
+    over: float,
+    watch: bool,
+    wide: bool,
 ) -> None:
     """Show every sequence on every server, and which process leases which node number.
 
     Name SEQUENCES only for foreign tables, such as Flickr's own: without metadata nothing else finds them.
     """
     with pools.selected() as selected:
+        out, servers = output.console(is_wide=wide), sum(len(pool.servers) for pool in selected)
+        measure = functools.partial(status_.measure, selected, sequences)
+        view = functools.partial(output.status_view, servers=servers)
         if watch:
-            _refresh(lambda: _status_view(selected, sequences, max(over, 0.2)))
-        found, nodes = status_.measure(selected, sequences, over=over), status_.nodes(selected)
+            _refresh(
+                out,
+                lambda width: view(
+                    measure(over=max(over, 0.2)), status_.nodes(selected), width=width, is_live=True
+                ),
+            )
+        found, nodes = measure(over=over), status_.nodes(selected)
     if as_json:
         click.echo(output.as_json(status=map(status_.as_record, found), nodes=map(asdict, nodes)))
     else:
-        output.console().print(output.status_view(found, nodes))
+        output.show(view(found, nodes, width=out.width), out)
     exit_with(all(s.is_well for s in found))
 
 
-def _status_view(pools: list[TicketPool], sequences: Iterable[str], over: float) -> RenderableType:
-    return output.status_view(status_.measure(pools, sequences, over=over), status_.nodes(pools))
-
-
-def _refresh(view: Callable[[], RenderableType]) -> NoReturn:
-    with Live(console=output.console(), screen=True, auto_refresh=False) as live:
+def _refresh(out: Console, view: Callable[[int], RenderableType]) -> NoReturn:
+    with Live(console=out, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(view(), refresh=True)
+                live.update(view(out.width), refresh=True)
                 time.sleep(0.1)
         except KeyboardInterrupt:
             raise SystemExit(0) from None
@@ -139,7 +150,7 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
     if as_json:
         click.echo(output.as_json(findings=map(asdict, found)))
     else:
-        output.console().print(output.findings_table(found))
+        output.show(output.findings_table(found))
     exit_with(all(finding.severity == "advice" for finding in found))
 
 
@@ -176,7 +187,7 @@ def audit(
     if as_json:
         click.echo(output.as_json(audit=map(asdict, found)))
     else:
-        output.console().print(output.audit_view(found))
+        output.show(output.audit_view(found))
     exit_with(not any(report.anomalies for report in found))
 
 

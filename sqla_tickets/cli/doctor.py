@@ -10,14 +10,16 @@ hand can have is tested in ``tests/unit/cli/test_doctor.py``. The healthy pair h
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .. import TicketError, TicketPool, TicketTableMoved
+from .. import TableStatus, TicketError, TicketPool, TicketTableMoved
 from .. import concurrency as clock
 from ..dialects import Grant
 from ..high_water.statements import MARKS
+from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
 from ..tables.inspection import ActiveTable
@@ -42,6 +44,8 @@ Code = Literal[
     "group-replication",
     "global-increments",
     "offset-above-increment",
+    "set-back",
+    "quarantined",
     "replica",
     "has-replicas",
     "unreachable",
@@ -52,6 +56,7 @@ Code = Literal[
     "in-recovery",
     "table-missing",
     "table-closed",
+    "table-busy",
     "table-unfit",
     "table-empty",
     "numbers-used",
@@ -77,6 +82,7 @@ class Finding:
         check: the name of the check that found it.
         code: which problem it is; the name is stable.
         severity: the consequence.
+        sequence: of the table that it is about; empty where it is about the whole server.
         variable: where it was found.
         value: of the variable.
         why: what can happen.
@@ -87,6 +93,7 @@ class Finding:
     check: str = ""
     code: Code
     severity: Severity
+    sequence: str = ""
     variable: str
     value: str
     why: str
@@ -196,6 +203,7 @@ def storage_engine(server: ServerInspection, pool: PoolInspection) -> Iterator[F
             yield Finding(
                 code="storage-engine",
                 severity="repeats",
+                sequence=name,
                 variable=f"engine of {name}",
                 value=str(table.engine),
                 why="It has no redo log: a crash can lose the last tickets, and they are issued again.",
@@ -256,15 +264,13 @@ def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
     wanted = [pool.pool.stride, server.server.offset]
     if found == wanted or any(server.variables.get(n) == v for _, n, v in _CLUSTERS):
         return  # a cluster sets its own
-    foreign = [
-        n
-        for n, t in server.tables.items()
-        if isinstance(t.state, ActiveTable) and not t.state.metadata
-    ]
+    foreign = _has_foreign(server)
+    if not foreign and found[1] <= found[0]:
+        return  # no client here goes by them: this package sends its own
     above = "The server ignores an offset above the increment. " if found[1] > found[0] else ""
     yield Finding(
         code="offset-above-increment" if above else "global-increments",
-        severity="repeats" if foreign or above else "advice",
+        severity="repeats",
         variable="auto_increment_increment, auto_increment_offset",
         value=f"{found[0]}, {found[1]}",
         why=(
@@ -278,6 +284,12 @@ def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
     )
 
 
+def _has_foreign(server: ServerInspection) -> bool:
+    """Whether another program created a table here, which it may draw from, too."""
+    states = [table.state for table in server.tables.values()]
+    return any(isinstance(state, ActiveTable) and not state.metadata for state in states)
+
+
 def _for_plain_clients(server: ServerInspection) -> str:
     """The column that other programs have to name, in place of ``stub``, in tables whose stride has changed."""
     states = [table.state for table in server.tables.values()]
@@ -287,6 +299,48 @@ def _for_plain_clients(server: ServerInspection) -> str:
     return "".join(
         f" Plain clients name the column {stub} in place of stub." for stub in sorted(found)
     )
+
+
+@check
+def old_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    for name, status in server.statuses.items():
+        if status.state in ("set back", "quarantined"):
+            yield Finding(
+                code="quarantined" if status.state == "quarantined" else "set-back",
+                severity="repeats",
+                sequence=name,
+                variable=f"last ticket of {name}",
+                value=f"{status.last_ticket or 0:,}",
+                why=set_back(status),
+                fix=restoration(status),
+            )
+
+
+def set_back(status: TableStatus) -> str:
+    """What is wrong with a table that shows an old number."""
+    known, shown = status.high_water_mark or 0, status.last_ticket or 0
+    if (known - status.offset) % status.stride:
+        expected = f"its peers refuse its tickets up to {known:,}"
+    else:
+        expected = f"its peers know that it issued {known:,}"
+    return f"It was set back: it shows {shown:,}, and {expected}."
+
+
+def restoration(status: TableStatus) -> str:
+    """What to do about it."""
+    return (
+        f"sqla-tickets restore --offset {status.offset}, before any client connects. Then restart the clients"
+        " that have quarantined it, or call pool.unquarantine() there."
+    )
+
+
+def in_short(error: str, server: str, sequence: str) -> str:
+    """A message without the server and the table that stand above it."""
+    table = rf"(?:the (?:ticket )?table {re.escape(repr(sequence))} on )?"
+    what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
+    if found and not re.match(rf"{table}{re.escape(server)}: ", error):
+        what = f"It {what}"
+    return what[:1].upper() + what[1:] + ("" if what.endswith((".", "?")) else ".")
 
 
 @check
@@ -317,6 +371,7 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         yield Finding(
             code="impossible-mark",
             severity="repeats",
+            sequence=name,
             variable=f"marks of {name}",
             value="one that cannot be true",
             why=f"{text}. Until then no client learns here that a peer was set back.",
@@ -350,7 +405,7 @@ def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         severity="stops",
         variable="connection",
         value="none",
-        why=f"It does not answer: {server.error}",
+        why=in_short(str(server.error), str(server.server), ""),
         fix="Start it, or repair the network, the user or the password.",
     )
 
@@ -426,6 +481,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
             yield Finding(
                 code="table-missing",
                 severity="stops",
+                sequence=name,
                 variable=f"table {name}",
                 value="missing",
                 why="Draws of it need the other servers.",
@@ -437,24 +493,30 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
             yield Finding(
                 code="table-closed",
                 severity="stops",
+                sequence=name,
                 variable=f"table {name}",
                 value=str(state),
                 why="A move or a conversion has not ended.",
                 fix="Run the migration again: it goes on where it stopped.",
             )
         elif isinstance(state, TicketError):
+            is_busy = state_after(state) == "busy"
             yield Finding(
-                code="table-unfit",
+                code="table-busy" if is_busy else "table-unfit",
                 severity="stops",
+                sequence=name,
                 variable=f"table {name}",
-                value="unfit",
-                why=str(state),
-                fix="As the message says.",
+                value="busy" if is_busy else "unfit",
+                why=in_short(str(state), str(server.server), name),
+                fix="Wait. If it lasts, end the session that holds the table."
+                if is_busy
+                else UNFIT,
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(
                 code="table-empty",
                 severity="stops",
+                sequence=name,
                 variable=f"table {name}",
                 value="empty",
                 why="Its number is lost: the table was truncated, or its row deleted.",
@@ -476,6 +538,7 @@ def exhaustion(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             yield Finding(
                 code="numbers-used",
                 severity="stops",
+                sequence=name,
                 variable=f"last ticket of {name}",
                 value=f"{state.number} of {largest}",
                 why=f"{state.number / largest:.0%} of the numbers are used.",
@@ -518,6 +581,7 @@ def missing_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[F
         yield Finding(
             code="lock-not-granted" if is_slow else "grants-missing",
             severity="advice" if is_slow else "stops",
+            sequence=name,
             variable=f"grants on {name}",
             value=f"without {', '.join(lacking)}",
             why="Many tickets at once are drawn one by one."
@@ -592,7 +656,7 @@ def encryption(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
 @check
 def lax_mode(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     mode = server.variables.get("sql_mode")
-    if mode is not None and "STRICT_" not in mode:
+    if mode is not None and "STRICT_" not in mode and _has_foreign(server):
         yield Finding(
             code="lax-sql-mode",
             severity="advice",
@@ -617,6 +681,7 @@ def stale_statistics(server: ServerInspection, pool: PoolInspection) -> Iterator
         )
 
 
+UNFIT: Final = "Correct the configuration (URLs, order of the servers, stride), or the table."
 #: Parts of the numbers, and of the connections, from which on it is high time.
 FULL_SEQUENCE_PART: Final = 0.7
 FULL_CONNECTIONS_PART: Final = 0.8

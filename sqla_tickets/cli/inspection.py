@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .. import TicketError, TicketPool, TicketServer
+from .. import TableStatus, TicketError, TicketPool, TicketServer
 from ..dialects import Grant, TicketDialect, class_of
 from ..maintenance import operations, tombstones
+from ..maintenance.status import ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
@@ -46,6 +47,7 @@ class ServerInspection:
         is_replica: whether it applies another server's writes; None where the user may not ask.
         replicas: how many apply its own; None where the user may not ask.
         tables: by sequence.
+        statuses: by sequence.
         refuted: by sequence, a high-water mark on it that cannot be true.
         far_horizons: how many node numbers have a horizon here that cannot be true, and the latest.
         error: why it did not answer, or was not asked.
@@ -61,6 +63,7 @@ class ServerInspection:
     is_replica: bool | None = None
     replicas: int | None = None
     tables: dict[str, TableInspection] = field(default_factory=dict[str, TableInspection])
+    statuses: dict[str, TableStatus] = field(default_factory=dict[str, TableStatus])
     refuted: dict[str, str] = field(default_factory=dict[str, str])
     far_horizons: tuple[int, int] = (0, 0)
     error: str | None = None
@@ -95,6 +98,9 @@ def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspect
     found = {server: _inspect_server(server) for server in pool.servers}
     answered = any(inspection.error is None for inspection in found.values())
     names = sorted({*sequences, *(operations.names(pool) if answered else ())})
+    by_name = {str(server): inspection for server, inspection in found.items()}
+    for status in ask_tables(pool, names, ask_peers=True):
+        by_name[status.server].statuses[status.sequence] = status
     for name in names:
         for server, inspection in found.items():
             if inspection.error is None:

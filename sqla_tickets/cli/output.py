@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
+import click
 from rich import box
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from .. import TableStatus
 from ..dialects import find_class
+from ..maintenance.status import State
 from .audit import Anomaly, Report
-from .doctor import Finding, Severity
+from .doctor import UNFIT, Finding, Severity, in_short, restoration, set_back
 from .status import Node, left_in_javascript, runs_out, runs_out_in_javascript
 
-__all__ = ["as_json", "audit_view", "console", "findings_table", "number", "status_view"]
+__all__ = ["as_json", "audit_view", "console", "findings_table", "number", "show", "status_view"]
 
 
-def console() -> Console:
-    """The console for results; a pipe gets lines that are long enough for a table."""
+#: How many names a list has.
+SHOWN_NAMES: Final = 5
+#: So many columns that no line is cut: of a pipe, and where it is asked for.
+WHOLE: Final = 100_000
+
+
+def console(*, is_wide: bool = False) -> Console:
+    """The console for results."""
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=200)
+    return Console(highlight=False, width=WHOLE) if is_wide or not out.is_terminal else out
+
+
+def show(view: RenderableType, out: Console | None = None) -> None:
+    """Print results, without the blanks that only fill a line."""
+    out = out or console()
+    with out.capture() as printed:
+        out.print(view)
+    click.echo("\n".join(map(str.rstrip, printed.get().splitlines())), color=out.is_terminal)
 
 
 def as_json(**lists: Iterable[Mapping[str, object]]) -> str:
@@ -48,7 +67,10 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.1f}"
 
 
-def table_of(columns: Sequence[str], title: str | None = None) -> Table:
+def table_of(
+    columns: Sequence[str], title: str | None = None, *, whole: Sequence[str] = ("server",)
+) -> Table:
+    """A table that folds its cells where it does not fit, but for those of the columns ``whole``."""
     table = Table(
         title=title,
         title_justify="left",
@@ -60,65 +82,145 @@ def table_of(columns: Sequence[str], title: str | None = None) -> Table:
     )
     for column in columns:
         is_text = column in ("sequence", "server", "state", "layout", "leased by", "until", "")
-        # a name that is cut in two cannot be looked for
+        # neither a name nor a number that is cut in two can be looked for
         table.add_column(
             column,
             justify="left" if is_text else "right",
-            no_wrap=column == "server",
+            no_wrap=column in whole,
             overflow="fold",
         )
     return table
 
 
-def status_view(statuses: Sequence[TableStatus], nodes: Sequence[Node]) -> RenderableType:
-    """The output of ``sqla-tickets status``."""
-    if not nodes:
-        return _status_table(statuses)
-    return Group(_status_table(statuses), _nodes_table(nodes))
+#: What a narrow terminal does not show, the first one first.
+FIRST_TO_GO: Final = (
+    "below 2^53",
+    "left",
+    "runs out",
+    "layout",
+    "of",
+    "lead",
+    "rate/s",
+    "peers know",
+)
 
 
-def _status_table(statuses: Sequence[TableStatus]) -> RenderableType:
-    numbers = [
-        "last",
-        "peers know",
-        "layout",
-        "of",
-        "lead",
-        "rate/s",
-        "left",
-        "runs out",
-        "below 2^53",
-    ]
-    table = table_of(["sequence", "server", "state", *numbers])
+def status_view(
+    statuses: Sequence[TableStatus],
+    nodes: Sequence[Node],
+    servers: int,
+    *,
+    width: int = WHOLE,
+    is_live: bool = False,
+) -> RenderableType:
+    """The output of ``sqla-tickets status``.
+
+    Args:
+        statuses: of every sequence on every server.
+        nodes: that were leased.
+        servers: how many there are.
+        width: that the table may have.
+        is_live: whether the end may be cut off, so that the findings come before the table.
+    """
+    drawn_from = {(s.pool, s.sequence) for s in statuses if _is_drawn_from(s)}
+    findings = _list(
+        _problem(s, (s.pool, s.sequence) in drawn_from) for s in statuses if s.state != "up"
+    )
+    tables: list[RenderableType] = [_status_table(statuses, width)] if statuses else []
+    tables += [_nodes_table(nodes)] if nodes else []
+    parts = ["", findings, *tables] if is_live else [*tables, findings]
+    return Group(_verdict(statuses, servers), *parts)
+
+
+def _is_drawn_from(s: TableStatus) -> bool:
+    return s.state == "up" and bool(s.capacity_left)
+
+
+def _verdict(statuses: Sequence[TableStatus], servers: int) -> Text:
+    """Which servers are not up, and whether ids are issued all the same."""
+    wanted = {(s.pool, s.sequence): s for s in statuses if s.sequence and s.state != "moved"}
+    which: dict[State, set[tuple[str, str]]] = {}
+    for s in statuses:
+        if s.state not in ("up", "moved"):
+            which.setdefault(s.state, set()).add((s.pool, s.server))
+    ill = ", ".join(
+        f"{len(found)}{'' if n else _of(servers)} {_is(state, len(found))}"
+        for n, (state, found) in enumerate(which.items())
+    )
+    drawn_from = {(s.pool, s.sequence) for s in statuses if _is_drawn_from(s)}
+    busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
+    failing = [_sequence(s) for key, s in wanted.items() if key not in drawn_from | busy]
+    waiting = [_sequence(s) for key, s in wanted.items() if key in busy - drawn_from]
+    if not wanted and not ill:
+        ids = "No sequence is here: create one, or name a foreign table."
+        if statuses:
+            ids = "Every sequence has MOVED."
+    elif len(failing) == len(wanted):
+        ids = "No ids are issued."
+    elif failing:
+        ids = f"No ids of {_names(failing)} are issued."
+    elif waiting:
+        ids = f"Draws of {_names(waiting)} wait for a server that is BUSY."
+    else:
+        ids = "Ids are still issued." if ill else "Ids are issued."
+    well = f"{servers}{_of(servers)} {_is('up', servers)}"
+    is_bad = failing or (ill and not wanted)
+    style = "bold red" if is_bad else "yellow" if ill or waiting else "green"
+    return Text(f"{ill or well}. {ids}", style)
+
+
+def _of(servers: int) -> str:
+    return f" of {servers} ticket server{'' if servers == 1 else 's'}"
+
+
+def _is(state: State, count: int) -> str:
+    verb = ("has", "have") if state == "no table" else ("is", "are")
+    return f"{verb[count != 1]} {state.upper()}"
+
+
+def _names(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    few, more = names[:SHOWN_NAMES], len(names) - SHOWN_NAMES
+    return ", ".join(few) + (f" and {more} more" if more > 0 else "")
+
+
+def _status_table(statuses: Sequence[TableStatus], width: int) -> Table:
+    """As many columns as fit."""
+    rows: list[dict[str, str | Text]] = []
     before = None
     for s in statuses:
-        if before not in (None, (s.pool, s.sequence)):
-            table.add_section()
-        end = runs_out(s)
-        table.add_row(
-            Text("" if before == (s.pool, s.sequence) else _sequence(s)),
-            Text(_location(s)),
-            _state(s),
-            "-" if s.last_ticket is None else f"{s.last_ticket:,}",
-            "-" if s.high_water_mark is None else f"{s.high_water_mark:,}",
-            f"{s.layout or '-'}{' (foreign)' if s.is_foreign else ''}{f' {s.bits}' if s.bits < 64 else ''}",
-            f"{s.offset} of {s.stride}",
-            number(s.lead),
-            number(s.rate),
-            number(s.capacity_left),
-            end.isoformat() if end else "-",
-            _in_javascript(s),
-        )
-        before = s.pool, s.sequence
-    if not statuses:
-        return Text("No sequence was found. Create one, or name a foreign table.")
-    drawn_from = {(s.pool, s.sequence) for s in statuses if s.is_well}
-    remedies = (
-        (_state(s), _remedy(s, (s.pool, s.sequence) in drawn_from))
-        for s in statuses
-        if not s.is_well
-    )
-    return Group(table, _list(remedies))
+        key = s.pool, s.sequence
+        rows.append(_row(s, is_first=key != before))
+        before = key
+    for left_out in range(len(FIRST_TO_GO) + 1):
+        columns = [name for name in rows[0] if name not in FIRST_TO_GO[:left_out]]
+        table = table_of(columns, whole=("sequence", "state", "last"))
+        for row in rows:
+            table.add_row(*(row[name] for name in columns))
+        if Measurement.get(_UNBOUNDED, _UNBOUNDED.options, table).maximum <= width:
+            break
+    return table
+
+
+_UNBOUNDED: Final = Console(width=WHOLE)
+
+
+def _row(s: TableStatus, *, is_first: bool) -> dict[str, str | Text]:
+    end = runs_out(s)
+    return {
+        "sequence": Text(_sequence(s) if is_first else ""),
+        "server": Text(_location(s)),
+        "state": Text(s.state.upper(), "green" if s.state == "up" else "bold red"),
+        "last": "-" if s.last_ticket is None else f"{s.last_ticket:,}",
+        "peers know": "-" if s.high_water_mark is None else f"{s.high_water_mark:,}",
+        "layout": f"{s.layout or '-'}{' (foreign)' if s.is_foreign else ''}{f' {s.bits}' if s.bits < 64 else ''}",
+        "of": f"{s.offset} of {s.stride}",
+        "lead": number(s.lead),
+        "rate/s": number(s.rate),
+        "left": number(s.capacity_left),
+        "runs out": end.isoformat() if end else "-",
+        "below 2^53": _in_javascript(s),
+    }
 
 
 def _in_javascript(s: TableStatus) -> str:
@@ -139,31 +241,40 @@ def _nodes_table(nodes: Sequence[Node]) -> RenderableType:
     return Group(*([table] if leased else []), *([Text(words, "dim")] if free else []))
 
 
-def _state(s: TableStatus) -> Text:
-    if s.is_set_back:
-        return Text("SET BACK", "bold red")
-    if s.is_read_only:
-        return Text("READ-ONLY", "bold red")
-    return Text("up", "green") if s.up else Text("DOWN", "bold red")
+#: What to do where a table is in such a state.
+_REMEDIES: Final[dict[State, str]] = {
+    "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
+    "down": "Start the server, or repair the network between here and it.",
+    "read-only": "sqla-tickets doctor names the setting. If the server was a replica, or its data are old:"
+    " sqla-tickets restore --offset {offset} before it takes writes.",
+    "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
+    "unfit": UNFIT,
+    "moved": "Configure the pool that has it, in each process that still draws from this one.",
+    "closed": "If that lasts, run the migration again: it finishes what was left half done.",
+}
+#: Of these the name of one sequence says little.
+_OF_THE_SERVER: Final = ("down", "read-only")
 
 
-def _remedy(s: TableStatus, others_are_well: bool) -> Text:
-    what = f"{s.sequence!r} on {s.server}" if s.sequence else s.server
-    if s.is_set_back:
-        why = f"Its peers know that it issued {s.high_water_mark:,}: it would issue tickets again."
-        return _description(
-            "",
-            what,
-            why,
-            f"sqla-tickets restore --offset {s.offset}, before any client connects.",
-        )
-    effect = (
-        "draws go to the other servers."
-        if others_are_well
-        else "draws fail until a server is back."
+def _problem(s: TableStatus, others_are_up: bool) -> Problem:
+    is_of_server = s.state in _OF_THE_SERVER or not s.sequence
+    fix = _REMEDIES.get(s.state, "").format(offset=s.offset, sequence=s.sequence)
+    if s.state == "read-only":
+        why = "It answers, and takes no writes"
+    elif s.state in ("set back", "quarantined"):
+        why, fix = set_back(s), restoration(s)
+    else:
+        why = in_short(str(s.error), s.server, s.sequence)
+        if s.state != "unfit":  # the advice at its end follows, in the words of an operator
+            why = f"{why.rpartition(': ')[0] or why}."
+    return Problem(
+        Text(s.state.upper(), "bold red"),
+        where=s.server,
+        what="" if is_of_server else _sequence(s),
+        why=why,
+        fix=fix,
+        sequence="" if is_of_server else s.sequence,
     )
-    why = "It takes no writes: was it demoted?" if s.is_read_only else str(s.error)
-    return _description("", what, why, f"sqla-tickets doctor; {effect}")
 
 
 def _location(s: TableStatus) -> str:
@@ -195,29 +306,63 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
     if not findings:
         return Text("No finding: the ticket servers are well.", "green")
     return _list(
-        (
+        Problem(
             Text(_MEANING[finding.severity], _COLOURS[finding.severity]),
-            _description(
-                finding.server, f"{finding.variable} = {finding.value}", finding.why, finding.fix
-            ),
+            where=finding.server,
+            what=f"{finding.variable} = {finding.value}",
+            why=finding.why,
+            fix=finding.fix,
+            sequence=finding.sequence,
         )
         for finding in findings
     )
 
 
-def _list(rows: Iterable[tuple[Text, Text]]) -> Table:
-    """Problems, each with its description."""
+class Problem(NamedTuple):
+    """Something for an operator to do.
+
+    Attributes:
+        label: how grave it is.
+        where: the server, or the shards.
+        what: was found.
+        why: it matters.
+        fix: the next step.
+        sequence: that it is about; empty where it is about more.
+    """
+
+    label: Text
+    where: str
+    what: str
+    why: str
+    fix: str
+    sequence: str = ""
+
+    @property
+    def reason(self) -> tuple[str, ...]:
+        """Equal for what has one reason, whatever the sequence and its numbers."""
+        own = re.compile(rf"\b{re.escape(self.sequence)}\b|\d[\d,]*" if self.sequence else "(?!)")
+        return self.label.plain, self.where, *(own.sub("", part) for part in self[2:5])
+
+
+def _list(problems: Iterable[Problem]) -> Table:
+    """Problems, one for each server and reason, with the sequences that have it."""
     table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    alike: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault(problem.reason, []).append(problem)
+    for first, *others in alike.values():
+        names = [other.sequence for other in others if other.sequence]
+        parts = (
+            (first.where, "dim"),
+            (first.what, "bold"),
+            first.why,
+            (f"The same: {_names(names)}." if names else "", "bold"),
+            (f"Do: {first.fix}", "green"),
+        )
+        table.add_row(first.label, Text("\n").join(Text.assemble(p) for p in parts if p and p[0]))
     return table
-
-
-def _description(where: str, what: str, why: str, fix: str) -> Text:
-    parts = ((where, "dim"), (what, "bold"), why, (f"Do: {fix}", "green"))
-    return Text("\n").join(Text.assemble(part) for part in parts if part[0])
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
@@ -238,11 +383,17 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
             parts.append(Text(f"No such column on {', '.join(r.without)}.\n", "yellow"))
         if not r.anomalies:
             parts.append(Text("No duplicate id, and none that no ticket server issued.\n", "green"))
-        parts.append(_list((Text(a.kind.upper(), "bold red"), _anomaly(a)) for a in r.anomalies))
+        parts.append(_list(map(_anomaly, r.anomalies)))
     return Group(*parts)
 
 
-def _anomaly(a: Anomaly) -> Text:
+def _anomaly(a: Anomaly) -> Problem:
     ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
     count = "1 id" if a.count == 1 else f"{a.count:,} ids"
-    return _description(", ".join(a.shards), f"{count}: {ids}" if a.count else "", a.why, a.fix)
+    return Problem(
+        Text(a.kind.upper(), "bold red"),
+        where=", ".join(a.shards),
+        what=f"{count}: {ids}" if a.count else "",
+        why=a.why,
+        fix=a.fix,
+    )

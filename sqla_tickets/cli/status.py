@@ -11,7 +11,7 @@ from typing import Final
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
 from ..maintenance import operations
-from ..maintenance.status import ask_tables
+from ..maintenance.status import ask_tables, state_after
 from ..snowflake.leases import NodeLease, NodeLeases
 
 #: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
@@ -50,7 +50,7 @@ def measure(
         sequences: names of foreign tables, which have no metadata to be found by.
         over: seconds over which the rate is measured; 0 for not at all.
     """
-    named = {pool: {*sequences, *operations.names(pool)} for pool in pools}
+    named = {pool: {*sequences, *operations.names(pool, with_moved=True)} for pool in pools}
     begin = time.monotonic()
     before: dict[tuple[str, str, str], int | None] = {}
     if over:
@@ -86,6 +86,7 @@ def _unreachable(pool: TicketPool) -> list[TableStatus]:
                     server=str(server),
                     stride=pool.stride,
                     offset=server.context.offset,
+                    state=state_after(error),
                     error=str(error),
                 )
             )

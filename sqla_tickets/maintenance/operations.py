@@ -22,7 +22,7 @@ from ..dialects import LayoutName
 from ..draw.server import TicketServer
 from ..errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
 from ..tables.inspection import ActiveTable, check_locks
-from ..tables.metadata import Tombstone, has_metadata
+from ..tables.metadata import Tombstone, has_metadata, leads_elsewhere
 from ..tables.new_table import NewTable, largest_ticket, seed
 from . import redirect_paths, tombstones
 from .handle import Servers, TableHandle, handles
@@ -45,8 +45,13 @@ def table_states(pool: Servers, name: str) -> dict[TicketServer, FoundTable | Ti
     return found
 
 
-def names(pool: Servers) -> set[str]:
-    """The sequences whose tables carry metadata on any server that answers; those of tombstones are left out."""
+def names(pool: Servers, *, with_moved: bool = False) -> set[str]:
+    """The sequences whose tables carry metadata on any server that answers.
+
+    Args:
+        pool: of the servers.
+        with_moved: whether those are named, too, that a tombstone closes or redirects to another pool.
+    """
     found: set[str] = set()
     for server in pool.servers:
         try:
@@ -54,7 +59,11 @@ def names(pool: Servers) -> set[str]:
         except TicketError as error:
             log.warning("cannot list the ticket tables on %s: %s", server, error)
         else:
-            found.update(name for name, comment in comments.items() if has_metadata(comment))
+            found.update(
+                name
+                for name, comment in comments.items()
+                if has_metadata(comment) or (with_moved and leads_elsewhere(comment, pool.name))
+            )
     return found
 
 

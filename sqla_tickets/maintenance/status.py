@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 from ..dialects import LayoutName
 from ..draw.server import TicketServer
@@ -13,6 +13,37 @@ from ..errors import TicketError, TicketServerError
 from ..tables.context import StatementContext
 from ..tables.new_table import largest_ticket
 from .handle import Servers
+
+#: What a sequence's table on one server is for those who want to draw from it; each needs something else done.
+State = Literal[
+    "up",
+    "busy",
+    "down",
+    "read-only",
+    "set back",
+    "quarantined",
+    "no table",
+    "unfit",
+    "moved",
+    "closed",
+]
+#: By the kind of an error. Whatever is not here is wrong with the table, or with the configuration.
+_STATES: Final[dict[str, State]] = {
+    "disconnected": "down",
+    "timeout": "down",
+    "abandoned": "busy",
+    "deadlock": "busy",
+    "killed": "busy",
+    "lock_timeout": "busy",
+    "too_many_connections": "busy",
+    "read_only": "read-only",
+    "duplicate_number": "quarantined",
+    "regression": "quarantined",
+    "residue": "quarantined",
+    "table_missing": "no table",
+    "moved": "moved",
+    "closed": "closed",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +56,7 @@ class TableStatus:
         server: the server's name, without user and password.
         stride: of the pool.
         offset: of the server.
+        state: ``"up"``, or why no ticket is drawn from it; ``"down"`` where the server does not answer.
         up: whether the server answered just now, about this table.
         is_read_only: whether it answers and takes no writes, so that nothing is drawn from it.
         last_ticket: the largest ticket that its table shows, of any client; None when not up.
@@ -47,6 +79,7 @@ class TableStatus:
     server: str
     stride: int
     offset: int
+    state: State
     up: bool = False
     is_read_only: bool = False
     last_ticket: int | None = None
@@ -82,7 +115,7 @@ class TableStatus:
     @property
     def is_well(self) -> bool:
         """Whether it needs no operator."""
-        return self.up and not self.is_set_back and not self.is_read_only
+        return self.state in ("up", "moved")
 
 
 class StatusPool(Servers, Protocol):
@@ -162,6 +195,7 @@ def _status(
         server=str(server),
         stride=pool.stride,
         offset=server.context.offset,
+        state=_state(server, table, last, read_only),
         up=up,
         is_read_only=up and read_only,
         last_ticket=last if isinstance(last, int) else None,
@@ -175,6 +209,23 @@ def _status(
         breaker="open" if table.state == "closed" and reason else table.state,
         error=None if error is None else str(error),
     )
+
+
+def state_after(error: TicketError) -> State:
+    """The state of a table that fails so."""
+    return _STATES.get(error.kind, "unfit")
+
+
+def _state(
+    server: TicketServer, table: TicketTable, last: int | TicketError, read_only: bool
+) -> State:
+    error = last if isinstance(last, TicketError) else table.quarantine
+    if error is not None:
+        return state_after(error)
+    if not isinstance(last, TicketError) and last < table.largest_mark:
+        # where a client has noticed, its peers refuse more than it has issued
+        return "quarantined" if server.is_raised_fence(table.largest_mark) else "set back"
+    return "read-only" if read_only else "up"
 
 
 def _with_leads(statuses: Sequence[TableStatus]) -> list[TableStatus]:

@@ -239,7 +239,8 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
         if tombstone.kind == "moved"
         else "if that lasts, run the migration again"
     )
-    return TicketTableMoved(f"{there} {what}: {advice}", tombstone.pool, tombstone.sequence)
+    kind = "moved" if tombstone.kind == "moved" else "closed"
+    return TicketTableMoved(f"{there} {what}: {advice}", tombstone.pool, tombstone.sequence, kind)
 
 
 def _layout(

@@ -126,6 +126,17 @@ def has_metadata(text: str) -> bool:
     return _MARK + "{" in text
 
 
+def leads_elsewhere(text: str, pool: str) -> bool:
+    """Whether a tombstone in a comment stands for a sequence that left the pool, or is on its way."""
+    try:
+        found = Tombstone.parse(text)
+    except ValueError:
+        return True  # whoever inspects the table is told why
+    if found is None or found.kind == "dropped":
+        return False
+    return found.kind != "moved" or found.pool != pool
+
+
 class _Parts(NamedTuple):
     """What a JSON object has to have, and may have, each with what its value has to be."""
 

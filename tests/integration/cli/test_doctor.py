@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketError, TicketPool, TicketTableError
+from sqla_tickets import (
+    NodeLeases,
+    SnowflakeGenerator,
+    TicketError,
+    TicketIntegrityError,
+    TicketPool,
+    TicketTableError,
+)
 from sqla_tickets.cli.doctor import Code, Finding, examine
 from sqla_tickets.dialects import class_of
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import tombstones
 from tests.support.command_line import options, run_cli
-from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting
+from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting, until
 from tests.support.servers import USER, MySQLLike, PostgreSQL, ServerFixtures
 from tests.support.servers.ports import free_port
 
@@ -228,15 +235,13 @@ def test_tables_without_a_redo_log(pair: Pair, ticket_kind: str) -> None:
 @MYSQL_LIKE
 def test_increments_that_disagree_with_the_pool(pair: Pair) -> None:
     with setting(pair.first, auto_increment_increment=1, auto_increment_offset=1):
-        assert pair.only("global-increments").severity == "advice"
-        assert run_cli("doctor", *options(pair.urls)).code == 0
+        assert pair.findings == [], "every table here is drawn from by this package alone"
         with pair.first.administrator() as cursor:
             cursor.execute(f"USE `{pair.urls[0].database}`")
             cursor.execute("ALTER TABLE photos COMMENT = ''")
         # who made a table without metadata may trust the settings
-        done = run_cli("doctor", "photos", *options(pair.urls), "--json")
-        assert done.code == 1
-        assert [f["severity"] for f in done.json["findings"]] == ["repeats"]
+        assert pair.only("global-increments").severity == "repeats"
+        assert run_cli("doctor", *options(pair.urls)).code == 1
 
 
 @MYSQL_LIKE
@@ -402,6 +407,34 @@ def test_a_table_of_another_pool(pair: Pair, open_pool: OpenPool) -> None:
     assert all("numbered differently" in f.why for f in found)
 
 
+@pytest.mark.ticket_servers("sqlite")
+def test_a_table_that_was_set_back(
+    pool: TicketPool, ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    first, second = pool.servers
+    pool.create_table("people")
+    last = [second.draw(name, 50)[-1][-1] for name in ("people", "photos")]
+    for name in ("people", "photos"):
+        run(ticket_urls[1], f"UPDATE {name} SET id = 2")
+    pool._marks.flush()
+    found = examine(open_pool(ticket_urls))
+    assert [(f.code, f.severity, f.sequence) for f in found] == [
+        ("set-back", "repeats", "people"),
+        ("set-back", "repeats", "photos"),
+    ]
+    for finding, issued in zip(found, last, strict=True):
+        assert f"it shows 2, and its peers know that it issued {issued:,}" in finding.why
+        assert "restore --offset 2" in finding.fix
+    with pytest.raises(TicketIntegrityError):
+        second.draw("photos", 1)
+    until(lambda: second.is_raised_fence((pool._marks.of("photos").kept_by(first) or {})[2]))
+    assert [f.code for f in examine(open_pool(ticket_urls))] == ["set-back", "quarantined"]
+    done = run_cli("doctor", *options(ticket_urls))
+    assert done.code == 1
+    assert done.text.count("IDS CAN REPEAT") == 2
+    assert "peers refuse its tickets up to" in done.text
+
+
 def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
     """As a migration leaves it that was killed after its first server."""
     pool.servers[1].do(
@@ -467,6 +500,9 @@ def test_what_goes_over_the_wire_in_the_clear(pair: Pair, open_pool: OpenPool) -
 @MYSQL_LIKE
 def test_a_lax_mode(pair: Pair) -> None:
     with text_setting(pair.first, "sql_mode", "NO_ENGINE_SUBSTITUTION"):
+        assert pair.findings == [], "every table here is drawn from by this package alone"
+        with pair.first.administrator() as cursor:
+            cursor.execute(f"ALTER TABLE `{pair.urls[0].database}`.photos COMMENT = ''")
         assert pair.only("lax-sql-mode").severity == "advice"
 
 

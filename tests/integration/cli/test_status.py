@@ -24,11 +24,20 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketPool, TicketServer
+from sqla_tickets import (
+    NodeLeases,
+    SnowflakeGenerator,
+    TicketIntegrityError,
+    TicketPool,
+    TicketServer,
+)
 from sqla_tickets.connect.connection import Connection
+from sqla_tickets.draw import table_access
+from sqla_tickets.maintenance import operations, tombstones
 from tests.support.command_line import options, run_cli
-from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting
+from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting, until
 from tests.support.servers import PASSWORD, MySQLLike, ServerFixtures
+from tests.support.timing import set_timing
 
 
 def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]) -> None:
@@ -73,6 +82,115 @@ def test_the_table_for_people_has_the_same(pool: TicketPool, on: list[str]) -> N
     assert "photos" in done.text
     assert "1 of 2" in done.text
     assert f"{last:,}" in done.text
+    lines = done.text.splitlines()
+    assert lines[0] == "2 of 2 ticket servers are UP. Ids are issued."
+    assert lines == [line.rstrip() for line in lines], "a pipe gets no blanks that fill a line"
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("option", [[], ["--wide"]])
+def test_a_terminal_of_80_columns_shows_them_all_when_it_is_asked_to(
+    option: list[str], pool: TicketPool, on: list[str]
+) -> None:
+    last = max(pool.next_ids("photos", 1_000_000))
+    arguments = ["status", *on, "--over", "0", *option]
+    with in_a_terminal([sys.executable, "-m", "sqla_tickets.cli", *arguments], 80) as (_, terminal):
+        seen = read_until(terminal, f"{last:,}")
+    assert ("below 2^53" in seen) == bool(option)
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_each_state_of_a_table(
+    pool: TicketPool, ticket_urls: list[URL], on: list[str], tmp_path: Path
+) -> None:
+    """A server that answers is not DOWN, whatever its tables are."""
+    names = ("missing", "other", "old", "refused", "closing", "gone", "dropped", "renamed")
+    first, second = pool.servers
+    for name in names:
+        pool.create_table(name)
+        second.draw(name, 50)
+    with TicketPool([f"sqlite:///{tmp_path}/media.db"], stride=2, name="media") as media:
+        operations.move(pool, "gone", media)
+    operations.drop(pool, "dropped")
+    operations.rename(pool, "renamed", "new")
+    closed = tombstones.Destination("converting", "default", "closing")
+    second.do("closing", tombstones.close, "closing", closed)
+    run(ticket_urls[1], "DROP TABLE missing", "DROP TABLE other", "CREATE TABLE other (x INT)")
+    run(ticket_urls[1], "UPDATE old SET id = 2", "UPDATE refused SET id = 2")
+    with pytest.raises(TicketIntegrityError):
+        second.draw("refused", 1)
+    assert {s.state for s in pool.status(["refused"]) if s.sequence == "refused"} == {
+        "up",
+        "quarantined",
+    }
+
+    def refused() -> int:
+        return (pool._marks.of("refused").kept_by(first) or {})[2]
+
+    until(lambda: second.is_raised_fence(refused()))
+    listed = run_cli("status", *on, "--over", 0, "--json")
+    assert listed.code == 1
+    assert {s["sequence"]: s["state"] for s in listed.json["status"] if s["offset"] == 2} == {
+        "photos": "up",
+        "new": "up",
+        "missing": "no table",
+        "other": "unfit",
+        "old": "set back",
+        "refused": "quarantined",
+        "closing": "closed",
+        "gone": "moved",
+    }
+    text = run_cli("status", *on, "--over", 0).text
+    assert "Ids are still issued." in text.splitlines()[0]
+    assert "DOWN" not in text
+    for state in ("UP", "NO TABLE", "UNFIT", "SET BACK", "QUARANTINED", "CLOSED", "MOVED"):
+        assert state in text
+    moved = run_cli("status", *on, "--over", 0, "gone", "--json").json["status"]
+    assert {s["state"] for s in moved if s["sequence"] == "gone"} == {"moved"}
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_a_pool_that_every_sequence_has_left(
+    pool: TicketPool, on: list[str], tmp_path: Path
+) -> None:
+    with TicketPool([f"sqlite:///{tmp_path}/media.db"], stride=2, name="media") as media:
+        operations.move(pool, "photos", media)
+    done = run_cli("status", *on, "--over", 0)
+    assert done.code == 0
+    assert "Every sequence has MOVED." in done.text
+    assert "'photos' of the pool 'media'" in done.text
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_a_table_that_another_session_holds(
+    pool: TicketPool,
+    ticket_urls: list[URL],
+    servers: ServerFixtures,
+    on: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_timing(monkeypatch, table_access, max_attempts=1)
+    with servers.mariadb(1).administrator() as cursor:
+        cursor.execute(f"LOCK TABLES `{ticket_urls[1].database}`.photos WRITE")
+        done = run_cli("status", *on, "--over", 0)
+        examined = run_cli("doctor", *on, "--json").json["findings"]
+        cursor.execute("UNLOCK TABLES")
+    assert done.code == 1
+    assert done.text.startswith("1 of 2 ticket servers is BUSY. Ids are still issued.")
+    assert "another session holds the ticket table" in done.text.lower()
+    codes = {f["code"]: f["severity"] for f in examined}
+    assert codes["table-busy"] == "stops"
+    assert "table-unfit" not in codes
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_a_server_that_refuses_the_password_is_not_down(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    urls = [ticket_urls[0], ticket_urls[1].set(password="another")]
+    done = run_cli("status", *options(urls), "--over", 0)
+    assert done.text.startswith("1 of 2 ticket servers is UNFIT. Ids are still issued.")
+    assert "DOWN" not in done.text
 
 
 def test_the_rate_and_the_day_of_the_end(pool: TicketPool, on: list[str]) -> None:
@@ -173,10 +291,12 @@ def test_watching_until_ctrl_c(pool: TicketPool, on: list[str]) -> None:
 
 
 @contextmanager
-def in_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def in_a_terminal(
+    command: list[str], columns: int = 400
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a command in a terminal of its own, wide enough for long names; the end of a person."""
     here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     # the first terminal that the leader of a session opens becomes its own, with Ctrl-C and a hang-up
     # when these tests are killed; which a shell, and `nohup`, let what they run ignore
     own = (
@@ -235,6 +355,7 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
     up = {s["offset"]: (s["up"], s["error"]) for s in done.json["status"]}
     assert up[1] == (True, None)
     assert up[2][0] is False
+    assert {s["offset"]: s["state"] for s in done.json["status"]} == {1: "up", 2: "down"}
     assert str(servers.mariadb(1).port) in up[2][1]
 
 
@@ -255,8 +376,8 @@ def test_a_server_that_takes_no_writes_is_not_up_without_a_word(
         done = run_cli("status", *options(ticket_urls), "--over", 0)
         listed = run_cli("status", *options(ticket_urls), "--over", 0, "--json")
     assert (done.code, listed.code) == (1, 1)
-    assert done.text.count("READ-ONLY") == 2
-    assert "draws go to the other servers" in done.text
+    assert done.text.count("READ-ONLY") == 3
+    assert done.text.startswith("1 of 2 ticket servers is READ-ONLY. Ids are still issued.")
     assert [(s["up"], s["is_read_only"]) for s in listed.json["status"]] == [
         (True, False),
         (True, True),
@@ -290,8 +411,8 @@ def test_no_server_is_up(tmp_path: Path) -> None:
     nowhere = [URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", n, "x") for n in (1, 2)]
     done = run_cli("status", *options(nowhere), "--over", 0)
     assert done.code == 1
-    assert done.text.count("DOWN") == 4
-    assert "draws fail until" in done.text
+    assert done.text.count("DOWN") == 5
+    assert done.text.startswith("2 of 2 ticket servers are DOWN. No ids are issued.")
     assert PASSWORD not in done.text
     listed = run_cli("status", *options(nowhere), "--over", 0, "--json")
     assert listed.code == 1

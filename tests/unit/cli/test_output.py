@@ -1,0 +1,184 @@
+"""What ``status`` and ``doctor`` show in a terminal of 80 columns, of records that are made up."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from sqla_tickets import TableStatus
+from sqla_tickets.cli.doctor import Finding
+from sqla_tickets.cli.output import FIRST_TO_GO, findings_table, status_view
+from sqla_tickets.maintenance.status import State
+
+SERVERS = [f"mysql://ticket{n}.example:3306/tickets (offset {n})" for n in (1, 2)]
+NAMES = [f"albums_of_users_{n:02}" for n in range(30)]
+GONE = f"{SERVERS[1]}: the connection, or the server, is gone ((2003, 'refused')): is it running?"
+
+
+def shown(view: RenderableType, columns: int = 80) -> str:
+    console = Console(width=columns, file=io.StringIO(), force_terminal=False)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def record(sequence: str, offset: int, state: State = "up", **more: object) -> TableStatus:
+    well = TableStatus(
+        sequence=sequence,
+        server=SERVERS[offset - 1],
+        pool="default",
+        stride=2,
+        offset=offset,
+        state=state,
+        up=True,
+        last_ticket=1_204_567_890 + offset,
+        high_water_mark=1_204_567_890,
+        lead=17,
+        layout="replace",
+        rate=240.5,
+    )
+    return replace(well, **more)  # type: ignore[arg-type]  # by name
+
+
+def pair(sequence: str, state: State = "up", error: str | None = None) -> list[TableStatus]:
+    """A sequence that is well on the first server."""
+    last = 7 if state in ("set back", "quarantined") else None if error else 9
+    return [record(sequence, 1), record(sequence, 2, state, error=error, last_ticket=last)]
+
+
+def of(sequences: Sequence[str], state: State, error: str) -> list[TableStatus]:
+    return [s for name in sequences for s in pair(name, state, error.replace("NAME", name))]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_no_name_and_no_number_is_cut_in_two(columns: int) -> None:
+    text = shown(
+        status_view([s for name in NAMES for s in pair(name)], [], 2, width=columns), columns
+    )
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns
+    for name in NAMES:
+        (line,) = (line for line in lines if name in line)
+        assert "ticket1.example:3306/tickets" in line or columns < 80
+        assert " UP " in line
+        assert "1,204,567,891" in line
+    assert lines[0].rstrip() == "2 of 2 ticket servers are UP. Ids are issued."
+    # neither blank lines nor findings; a server's name is in two lines where nothing else is left to go
+    assert len(lines) == 1 + 3 + (2 if columns < 80 else 1) * 2 * len(NAMES) + 1
+
+
+def test_a_terminal_of_80_columns_shows_fewer() -> None:
+    statuses = pair("photos")
+    heads = [
+        shown(status_view(statuses, [], 2, width=width), width).splitlines()[2]
+        for width in (60, 80, 100, 120, 200)
+    ]
+    counts = [sum(f" {name} " in f"{head} " for name in FIRST_TO_GO) for head in heads]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, len(FIRST_TO_GO))
+    assert "peers know" in heads[2]
+    assert "below" not in heads[2]
+
+
+CASES: list[tuple[State, str, str]] = [
+    ("down", GONE, "Start the server"),
+    (
+        "busy",
+        f"the ticket table 'NAME' on {SERVERS[1]}: another session holds it: find it.",
+        "Wait",
+    ),
+    ("read-only", "", "restore --offset 2"),
+    ("set back", "", "restore --offset 2"),
+    ("quarantined", "", "pool.unquarantine()"),
+    ("no table", f"{SERVERS[1]} has no ticket table 'NAME': create it", "sqla-tickets create"),
+    ("unfit", f"the ticket table 'NAME' on {SERVERS[1]} is empty", "Correct the configuration"),
+    (
+        "moved",
+        f"the ticket table 'NAME' on {SERVERS[1]} has moved: it is in media: so",
+        "Configure",
+    ),
+    ("closed", f"the ticket table 'NAME' on {SERVERS[1]} is converted: run it", "migration again"),
+]
+
+
+@pytest.mark.parametrize(("state", "error", "fix"), CASES)
+def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: str) -> None:
+    """Whatever the number of sequences; each state has a next step of its own."""
+    alone, many = (
+        shown(status_view(of(names, state, error), [], 2), 200) for names in (NAMES[:1], NAMES)
+    )
+    verb = "has" if state == "no table" else "is"
+    verdict = f"1 of 2 ticket servers {verb} {state.upper()}. Ids are still issued."
+    if state == "moved":
+        verdict = "2 of 2 ticket servers are UP. Ids are issued."
+    for text in (alone, many):
+        assert text.splitlines()[0].rstrip() == verdict
+        assert text.count("Do: ") == text.count(fix) == 1
+        assert text.count(SERVERS[1]) == 1, "the message does not say again what stands above it"
+        assert ".." not in text
+    assert ("and 24 more" in many) == (state not in ("down", "read-only"))
+    assert "more" not in alone
+
+
+def test_each_reason_has_its_finding() -> None:
+    empty, other = (
+        f"the ticket table 'NAME' on {SERVERS[1]} {why}" for why in ("is empty", "fits not")
+    )
+    text = shown(status_view([*of(["a", "b"], "unfit", empty), *of(["c"], "unfit", other)], [], 2))
+    assert text.count("Do: ") == 2
+    assert "The same: b." in text
+
+
+def test_an_old_number_is_said_with_what_is_known() -> None:
+    """What a client has raised the fence to is above all that was issued."""
+    issued = record("photos", 2, "set back", last_ticket=3_000, high_water_mark=3_412)
+    fence = replace(issued, state="quarantined", high_water_mark=203_413)
+    said = [" ".join(shown(status_view([s], [], 1)).split()) for s in (issued, fence)]
+    assert "it shows 3,000, and its peers know that it issued 3,412." in said[0]
+    assert "it shows 3,000, and its peers refuse its tickets up to 203,413." in said[1]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ([], "2 of 2 ticket servers are UP. No sequence is here: create one, or name a foreign table."),
+        (of(["a"], "moved", "so")[1:], "2 of 2 ticket servers are UP. Every sequence has MOVED."),
+        ([record("", 2, "down")], "1 of 2 ticket servers is DOWN. No ids are issued."),
+        ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids of b are issued."),
+        ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. No ids are issued."),
+        ([record("a", 1, "busy"), record("a", 2, "down")], "1 of 2 ticket servers is BUSY, 1 is DOWN. Draws of a wait for a server that is BUSY."),
+        ([record("a", 1, largest=1), record("a", 2)], "2 of 2 ticket servers are UP. Ids are issued."),
+        ([record("a", 1, largest=1)], "2 of 2 ticket servers are UP. No ids are issued."),
+    ],
+)  # fmt: skip
+def test_the_first_line_is_a_verdict(statuses: list[TableStatus], verdict: str) -> None:
+    assert shown(status_view(statuses, [], 2), 200).splitlines()[0].rstrip() == verdict
+
+
+def test_what_is_redrawn_begins_with_the_findings() -> None:
+    text = shown(status_view(of(NAMES, "down", GONE), [], 2, is_live=True), 200)
+    assert text.index("ticket servers is") < text.index("Do: ") < text.index(" sequence ")
+
+
+def test_doctor_says_once_what_is_wrong_with_many_tables() -> None:
+    found = [
+        Finding(
+            server=SERVERS[0],
+            code="table-missing",
+            severity="stops",
+            sequence=name,
+            variable=f"table {name}",
+            value="missing",
+            why="Draws of it need the other servers.",
+            fix=f"sqla-tickets create {name}",
+        )
+        for name in NAMES
+    ]
+    text = shown(findings_table([*found, replace(found[0], server=SERVERS[1])]))
+    assert text.count("Do: ") == 2
+    assert "and 24 more" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
