@@ -206,14 +206,22 @@ class IdDefault(ColumnDefault):
 
     def _id_outside_of_statements(self, context: object) -> Any:
         """One id outside of an INSERT: some libraries call a column's default themselves."""
-        column = getattr(self, "column", None)
-        if column is None:
+        source = source_of(self._column())
+        known = context if isinstance(context, DefaultExecutionContext) else None
+        return next(cast("IdDefault", source.default)._draw_separately(known, [source], 1))
+
+    def _column(self) -> Column[Any]:
+        """Its column.
+
+        Raises:
+            PoolNotAttached: it has none.
+        """
+        column: Column[Any] | None = getattr(self, "column", None)
+        if getattr(column, "table", None) is None:
             raise PoolNotAttached(
                 f"{self!r} belongs to no table, so no pool is known for it: use pool.next_id()"
             )
-        source = source_of(column)
-        known = context if isinstance(context, DefaultExecutionContext) else None
-        return next(cast("IdDefault", source.default)._draw_separately(known, [source], 1))
+        return cast("Column[Any]", column)
 
     def _draw_for_statement(
         self, context: DefaultExecutionContext, column: Column[Any], key: Hashable
@@ -231,7 +239,7 @@ class IdDefault(ColumnDefault):
                 f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
                 " every row: select ids of their own, or insert the rows that were selected"
             )
-        takers = [c for c in compiled.insert_prefetch if _shares(c, key)]
+        takers = [c for c in compiled.prefetch if _shares(c, key)]
         rows = context.compiled_parameters
         needed = sum(row.get(c.key) is None for row in rows for c in takers)
         others = {_table_column(c) for c in takers} - {column}

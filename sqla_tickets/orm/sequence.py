@@ -13,6 +13,7 @@ from sqlalchemy.types import Integer, TypeDecorator, TypeEngine
 from ..arguments import BlockBounds, name_of_sequence
 from ..errors import PoolNotAttached, TicketArgumentError, TicketsExhausted
 from .default import IdDefault, IdSource
+from .next_value import NextValue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,6 +59,15 @@ class TicketSequence(IdDefault):
                 f"TicketSequence({name!r}, block={block!r}): expected 1 or more, or a pair (least, most)"
             )
         self.name, self.pool, self.block = name, pool, block
+
+    def next_value(self) -> NextValue:
+        """A ticket in a statement, drawn when the statement is executed, one for each row of an executemany.
+
+        It may stand as a column's value in ``insert().values(...)`` of one row, and in ``update().values(...)``
+        if the WHERE names the whole primary key; ``select(sequence.next_value())`` has nothing else.
+        Elsewhere it raises `TicketArgumentError`, as it could be stored in several rows.
+        """
+        return NextValue(self)
 
     def __repr__(self) -> str:
         parts = [repr(self.name)] if self.name is not None else []

@@ -147,6 +147,19 @@ async def test_bulk(site: AsyncSite) -> None:
     assert len(await site.ids()) == 5
 
 
+async def test_next_value(site: AsyncSite) -> None:
+    sequence = Photo.__table__.c.id.default
+    assert isinstance(sequence, TicketSequence)
+    async with site.sessions.begin() as session:
+        await session.execute(
+            insert(Photo).values(id=sequence.next_value()), [{"title": "a"}, {"title": "b"}]
+        )
+        session.add(Photo(id=sequence.next_value()))
+        found = [await session.scalar(select(sequence.next_value())) for _ in range(2)]
+    assert +await site.draws() == {"photos": 4}
+    assert len({*await site.ids(), *found}) == 5
+
+
 async def test_core(site: AsyncSite) -> None:
     async with site.engine.begin() as connection:
         await connection.execute(insert(Photo).values(title="a"))
