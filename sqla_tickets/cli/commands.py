@@ -529,10 +529,11 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
             f"metrics need {error.name}: pip install 'sqla-tickets[prometheus]'"
         ) from error
     with pools.selected() as selected:
+        # the first, as it asks what the servers know of each other
+        is_well = all(s.is_well for s in status_.measure(selected, sequences))
         registry = CollectorRegistry()
         collector = TicketCollector(*selected, ask=True, sequences=sequences)
         registry.register(collector)
         text = generate_latest(registry).decode()
-        is_well = all(s.is_well for s in status_.measure(selected, sequences))
     click.echo(json.dumps({"text": text}) if as_json else text, nl=as_json)
     exit_with(is_well)

@@ -180,10 +180,11 @@ class TicketCollector(Collector):
         if not self._ask:
             return known_tables(pool)
         asked = ask_tables(pool, {*self._sequences, *names(pool)})
-        last = {(s.sequence, s.server): s.last_ticket or 0 for s in asked}
+        now = {(s.sequence, s.server): s for s in asked}
         return [
-            replace(s, last_ticket=max(s.last_ticket or 0, last.get((s.sequence, s.server), 0)))
+            replace(s, last_ticket=max(s.last_ticket or 0, n.last_ticket or 0), state=n.state)
             for s in known_tables(pool)
+            for n in (now.get((s.sequence, s.server), s),)
         ]
 
     def _server_metrics(self) -> Iterator[Metric]:
@@ -215,7 +216,7 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
             ("last_ticket", "The largest ticket that this process has seen or heard of."),
             ("lead", "How far that is above the lowest server."),
             ("capacity_ratio", "The used part of the numbers, 0 to 1."),
-            ("quarantined", "1 while the table is quarantined: it broke a promise."),
+            ("quarantined", "1 while the table is quarantined, or shows less than it has issued."),
         )
     }
     buffered = GaugeMetricFamily(
@@ -231,7 +232,8 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
         gauges["last_ticket"].add_metric(labels, number)
         gauges["lead"].add_metric(labels, number - least[s.pool, s.sequence])
         gauges["capacity_ratio"].add_metric(labels, number / s.largest)
-        gauges["quarantined"].add_metric(labels, s.breaker == "quarantined")
+        is_old = s.breaker == "quarantined" or s.state in ("set back", "quarantined")
+        gauges["quarantined"].add_metric(labels, is_old)
     for sequence, tickets in {(s.pool, s.sequence): s.buffered for s in statuses}.items():
         buffered.add_metric(sequence, tickets)
     yield from (draws, *gauges.values(), buffered)

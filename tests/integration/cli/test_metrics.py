@@ -104,6 +104,22 @@ def test_the_command_prints_what_the_servers_know(pool: TicketPool, on: list[str
 
 
 @SQLITE
+def test_the_command_sees_a_table_that_was_set_back(
+    pool: TicketPool, ticket_urls: list[URL], on: list[str]
+) -> None:
+    for server in pool.servers:
+        server.draw("photos", 50)
+    pool._marks.flush()
+    run(ticket_urls[1], "UPDATE photos SET id = 2")
+    done = run_cli("metrics", *on)
+    assert done.code == 1
+    found = re.findall(
+        r"^sqla_tickets_quarantined{.*offset (\d).*} (\d)\.0$", done.text, re.MULTILINE
+    )
+    assert sorted(found) == [("1", "0"), ("2", "1")]
+
+
+@SQLITE
 def test_what_was_counted_by_events(pool: TicketPool, ticket_urls: list[URL]) -> None:
     scraped, (first, second) = Scraped(pool), pool.servers
     kinds = re.findall(r"``(\w+)`` for", TicketIntegrityError.__doc__ or "")
