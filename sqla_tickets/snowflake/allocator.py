@@ -242,7 +242,10 @@ class LeaseAllocator:
     def _renew(self, lease: Lease) -> bool:
         """Renew a lease; False when the number is another's, or its server does not know of it."""
         # a peer may not know the horizon from before this machine's clock stepped back
-        claim = self._claim(lease.new_token(), lease.published_horizon)
+        claim = self._claim("", lease.published_horizon)
+        claim = claim._replace(token=lease.new_token(claim.horizon))
+        if lease.ended:  # whoever gives it back may not know the token
+            return False
         asked, token = clock.elapsed(), lease.token
         kept = numbering.ask(lease.server, lease_table.renew, lease.node, token, claim)
         if kept:
@@ -397,11 +400,12 @@ class LeaseAllocator:
         self.release()
 
     def _give_back(self, lease: Lease, latest: int) -> None:
-        if not self._peers.take_back(lease, latest):
-            latest = max(
-                latest, lease.horizon
-            )  # else they would say that its server has forgotten it
         tokens = (lease.token, lease.next_token)
+        # then the peers may be told of it at any moment
+        is_renewed = tokens[0] != tokens[1] or lease.next_horizon > lease.horizon
+        if is_renewed or not self._peers.take_back(lease, latest):
+            # else they would say that its server has forgotten it
+            latest = max(latest, lease.horizon, lease.next_horizon)
         try:
             lease.server.do(lease_table.NAME, lease_table.release, lease.node, tokens, latest)
         except TicketError as error:

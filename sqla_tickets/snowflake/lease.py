@@ -22,7 +22,8 @@ class Lease:
         bits: of the layouts that it is for.
         server: that it is leased on.
         token: by which the server knows the lease, until it is renewed.
-        next_token: by which it will, or already does when the answer to a renewal was lost.
+        next_token: by which it will, or already does while a renewal is under way or its answer was lost.
+        next_horizon: that the same renewal asks for.
         since: ids have later times, in microseconds since 1970.
         horizon: and none has a time after this one.
         published_horizon: the horizon that the other servers were told.
@@ -37,25 +38,29 @@ class Lease:
         self.node, self.bits, self.server, self.token, self.since = node, bits, server, token, since
         self.next_token, self.published_horizon = token, since
         self.horizon, self.deadline, self.renew_at, self.replace_at = since, 0.0, 0.0, 0.0
+        self.next_horizon = since
         self.ended = False
         self.renewals = WeakRegistry[Callable[[], None]]()
 
     def __repr__(self) -> str:
         return f"<lease of node {self.node} on {self.server}>"
 
-    def new_token(self) -> str:
-        """The token of the next renewal; the same as long as no answer came."""
+    def new_token(self, horizon: int) -> str:
+        """The token of the next renewal, which asks for a horizon; the same as long as no answer came."""
+        self.next_horizon = max(
+            self.next_horizon, horizon
+        )  # first: who sees the token sees it, too
         if self.next_token == self.token:
             self.next_token = random_bytes(16).hex()
         return self.next_token
 
     def granted(self, asked: float, seconds: float, claim: Claim) -> None:
         """Record a grant or a renewal for so long, which was asked for at ``asked``."""
-        horizon, self.token = claim.horizon, claim.token
-        self.horizon = max(self.horizon, horizon)
+        self.horizon = max(self.horizon, claim.horizon)
         self.renew_at = asked + seconds * TIMING.renewed_part
         self.replace_at = asked + seconds * TIMING.replaced_part
         self.deadline = max(self.deadline, asked + seconds * TIMING.used_part)
+        self.token = claim.token  # the last: until then the renewal is under way
 
     @property
     def is_live(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,10 @@ from sqla_tickets.draw.access import ServerAccess
 from sqla_tickets.errors import ClockMovedBack, TicketError, TicketIntegrityError
 from sqla_tickets.high_water import store
 from sqla_tickets.high_water.statements import Mark
+from sqla_tickets.snowflake import lease_table
+from sqla_tickets.snowflake.allocator import LeaseAllocator
 from sqla_tickets.snowflake.generator import SnowflakeGenerator
+from sqla_tickets.snowflake.lease import Lease
 from sqla_tickets.snowflake.leases import NodeLease, NodeLeases
 from sqla_tickets.tables.context import StatementContext
 
@@ -29,8 +33,13 @@ AHEAD_SECONDS = 20.0
 
 
 @pytest.mark.parametrize("microseconds", range(0, 3000, 500))
-def test_dispose_during_a_renewal_leaves_no_connection_and_no_lease(microseconds: int) -> None:
-    """Seed 1, 10 s, 4 processes: the renewal leased another number, over a connection of its own."""
+def test_dispose_during_a_renewal_leaves_no_connection_and_no_lease(
+    microseconds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed 1, 10 s, 4 processes: the renewal leased another number, over a connection of its own.
+
+    Nor does it tell the peers a horizon of which the number's server knows nothing any more.
+    """
     left: list[NodeLease] = []
 
     def work(scenario: Scenario) -> None:
@@ -47,6 +56,45 @@ def test_dispose_during_a_renewal_leaves_no_connection_and_no_lease(microseconds
         world.sleep(1)
         for host in scenario.network.hosts.values():
             assert not host.channels
+        left.extend(lease for lease in leases.status() if lease.is_live)
+        for _ in range(6):  # most likely with the same number
+            generator.next_id()
+            pool.dispose()
+
+    play("mysql", work)
+    assert not left
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
+def test_renewal_that_begins_during_dispose_keeps_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread gets the processor late: `dispose()` did not know the token that it was about to write."""
+    left: list[NodeLease] = []
+    renew, release = LeaseAllocator._try_to_renew, lease_table.release
+
+    def work(scenario: Scenario) -> None:
+        scenario.create_tables()
+        world, pool = scenario.world, scenario.pool()
+        leases = NodeLeases(pool, duration=LEASE_SECONDS)
+        leases.create_table()
+        generator = SnowflakeGenerator(pool, "likes")
+
+        def renew_late(allocator: LeaseAllocator, lease: Lease) -> None:
+            world.sleep(0.05)
+            renew(allocator, lease)
+
+        def release_late(*arguments: Any) -> None:
+            world.sleep(0.1)
+            release(*arguments)
+
+        monkeypatch.setattr(LeaseAllocator, "_try_to_renew", renew_late)
+        monkeypatch.setattr(lease_table, "release", release_late)
+        generator.next_id()
+        world.sleep(LEASE_SECONDS / 2)
+        generator.next_id()  # the renewal begins
+        pool.dispose()
+        world.sleep(1)
         left.extend(lease for lease in leases.status() if lease.is_live)
         pool.dispose()
 
