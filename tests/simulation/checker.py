@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from sqla_tickets import TicketPool
 from sqla_tickets.errors import TicketError, TicketsExhausted
 from sqla_tickets.events import Draw
-from sqla_tickets.snowflake.leases import NodeLease
 
 from .announcements import Announcements
 from .network import Host
@@ -271,9 +270,9 @@ class Checker:
 
     # -- failures
 
-    def _can_lease(self, began: float) -> bool:
-        """Whether a server could lease a node number to the process that runs, since a moment."""
-        return bool(self._well(began - PEER_SECONDS))
+    def _can_lease(self, began: float) -> list[str]:
+        """The servers that could lease a node number to the process that runs, since a moment."""
+        return self._well(began - PEER_SECONDS)
 
     def _well(self, since: float) -> list[str]:
         """The servers that could serve the process that runs, since a moment and now."""
@@ -334,14 +333,6 @@ class Checker:
         for host in self._hosts.values():
             for channel in host.channels.values():
                 self.broken("leaked connection", f"{channel} of {channel.machine}")
-
-    def sees_leases(self, leases: list[NodeLease], machines: list[Machine]) -> None:
-        """The node numbers after the end of processes that have closed their pools."""
-        numbers = {str(machine.number): machine for machine in machines}
-        for lease in leases:
-            machine = numbers.get(lease.holder.rpartition(":")[2])
-            if machine is not None and lease.is_live:
-                self.broken("leaked lease", f"{machine} has not given back {lease}")
 
     def _sees_set_back(self, machine: Machine, restored: set[str]) -> None:
         """A process that has drawn while all was calm has met the servers that were set back, and said so."""

@@ -156,9 +156,6 @@ class Nemesis:
         self.is_over = True
         for end in list(self._ends.values()):
             end()
-        for host in self._network.hosts.values():
-            # else leases that have ended are live for longer than the world lasts
-            host.machine.wall_error = 0.0
         self._network.end_dead_connections()
         # a server that was frozen takes some up only now
         self._world.at(self._world.now + 1, self._network.end_dead_connections)
@@ -554,13 +551,13 @@ class Nemesis:
     def jump_clock(self) -> None:
         """Set the wall clock of a process, forwards or back."""
         machine = self._process()
-        machine.wall_error += self._random.uniform(-100, 100)
+        machine.step_clock(self._random.uniform(-100, 100))
         self._instant("clock jump", machine)
 
     def jump_clock_of_server(self) -> None:
-        """Set the wall clock of a server, forwards or back, until it is started again or all faults end."""
+        """Set the wall clock of a server, forwards or back, until it is started again."""
         host = self._host()
-        host.machine.wall_error += self._random.uniform(-100, 100)
+        host.machine.step_clock(self._random.uniform(-100, 100))
         self._instant("clock jump of a server", host)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from sqlalchemy import event
+
 from sqla_tickets import TicketPool
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.snowflake.leases import NodeLeases
@@ -136,6 +138,7 @@ class Scenario:
         self.checker = Checker(world, self.health, self.network.hosts, longest)
         self.checker.needs_peer = self._is_to_be_restored
         self.stored = Stored(world, self.network.hosts, self.checker.broken)
+        self.checker.ids.has_number = self.stored.has_number
         self.checker.max_age_seconds = self.habits.pool["block_max_age"]
         #: Of the models, to which each process attaches its pools.
         self.metadata = application(world)
@@ -180,6 +183,7 @@ class Scenario:
         """What one process does."""
         machine = self.world.machine
         pool = machine.state["pool"] = self.client_pool()
+        event.listen(pool, "disposing", lambda _: self.stored.disposing(self.world.machine))
 
         def is_to_end() -> bool:
             return self._are_to_end or "is to end" in self.world.machine.state
@@ -243,22 +247,10 @@ class Scenario:
         self.stored.check_horizons(self.alive, self.nemesis.restored | self.nemesis.lossy)
         self._are_to_end = True
         world.run(world.now + LEASES_SECONDS)
-        if self.habits.layout is not None:
-            Machine(world, "auditor").spawn(self._see_leases, "main")
+        self.stored.check_leases(machine for machine in self.alive if not machine.tasks)
         world.run(world.now + END_SECONDS)
         self.checker.at_end(self.alive, self.nemesis.restored, self.nemesis.lossy)
         self.stored.check_marks(self.nemesis.restored | self.nemesis.lossy)
-
-    def _see_leases(self) -> None:
-        """Check that the processes that have ended have given their node numbers back, and not let them run out."""
-        pool, ended = self.pool(), [machine for machine in self.alive if not machine.tasks]
-        leases = [
-            lease
-            for lease in NodeLeases(pool).status()
-            if not any(f"://{name}/" in lease.server for name in self.nemesis.restored)
-        ]
-        self.checker.sees_leases(leases, ended)
-        pool.dispose()
 
     def after_faults(self) -> None:
         """What is to end before the calm begins."""

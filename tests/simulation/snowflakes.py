@@ -10,7 +10,6 @@ from sqla_tickets import TicketPool
 from sqla_tickets.errors import (
     ClockMovedBack,
     NodeIdsExhausted,
-    NoTicketServer,
     TicketError,
 )
 from sqla_tickets.snowflake.generator import SnowflakeGenerator
@@ -72,35 +71,36 @@ class IdChecker:
     Args:
         world: in which they are made.
         broken: is told of a broken promise, by its kind and a text.
-        has_server: whether a server could serve the process that runs since a moment.
+        well: the servers that could serve the process that runs since a moment.
 
     Attributes:
+        has_number: whether a server had a node number to lease: its name, the number's bits, the clock of
+            the process, and since when.
         made: how many ids were made.
         failed: how many calls failed, by the classes of their errors.
         slowest: seconds that the slowest call took.
-        starts: how many processes have begun to make ids.
     """
 
     def __init__(
         self,
         world: World,
         broken: Callable[[str, str], None],
-        has_server: Callable[[float], bool],
+        well: Callable[[float], list[str]],
     ) -> None:
-        self._world, self._broken, self._has_server = world, broken, has_server
+        self._world, self._broken, self._well = world, broken, well
+        self.has_number: Callable[[str, int, float, float], bool]
         self._issued = NumberSet()
         self._latest: dict[Machine, int] = {}
         #: By how much the clock of each process was ahead at most.
         self._ahead: dict[Machine, float] = {}
         #: By node number, the first and the last tick of each owner's ids.
         self._ticks: dict[int, dict[tuple[Machine, int], tuple[int, int]]] = {}
-        self.made = self.calls = self.starts = 0
+        self.made = self.calls = 0
         self.failed: Counter[str] = Counter()
         self.slowest = 0.0
 
     def forked(self, parent: Machine, child: Machine) -> None:
         """A process was forked: it remembers the clock that its parent has seen."""
-        self.starts += 1
         if parent in self._ahead:
             self._ahead[child] = self._ahead[parent]
 
@@ -155,8 +155,8 @@ class IdChecker:
                 text = f"node {lease.node}: {key[0]} from {first} to {last}, {machine} from {begin} to {end}"
                 self._broken("two owners", text)
 
-    def fail(self, call: _Call, layout: BitLayout, error: Exception, seconds: float) -> None:
-        """A call has failed."""
+    def fail(self, call: _Call, bits: int, error: Exception, seconds: float) -> None:
+        """A call for ids whose node has so many bits has failed."""
         machine = self._world.machine
         self._sees_clock(machine)
         self.slowest = max(self.slowest, seconds)
@@ -166,9 +166,12 @@ class IdChecker:
             stepped_back = self._ahead[machine] - min(call.error, machine.wall_error)
             is_allowed = stepped_back > CLOCK_WAIT_SECONDS / 2
         elif isinstance(error, NodeIdsExhausted):
-            is_allowed = self.starts >= 8 and layout.nodes <= 64
-        elif isinstance(error, (NoTicketServer, TicketError)):
-            is_allowed = not self._has_server(call.began)
+            wall = min(call.wall, machine.wall())
+            is_allowed = not any(
+                self.has_number(name, bits, wall, call.began) for name in self._well(call.began)
+            )
+        elif isinstance(error, TicketError):
+            is_allowed = not self._well(call.began)
         if not is_allowed:
             self._broken("failed id", f"{LIKES}: {error!r}")
 
@@ -187,7 +190,6 @@ class IdMaker:
         self, world: World, checker: IdChecker, pool: TicketPool, habits: IdHabits
     ) -> None:
         self._world, self._checker = world, checker
-        checker.starts += 1
         NodeLeases(pool, duration=habits.lease_seconds)
         self._generator = SnowflakeGenerator(pool, LIKES, habits.layout, habits.shard)
 
@@ -216,4 +218,4 @@ class IdMaker:
             if lease is not None and lease is before:  # else both may have been used
                 self._checker.owns(lease, generator.layout, runs)
         else:
-            self._checker.fail(call, generator.layout, error, seconds)
+            self._checker.fail(call, generator._bits, error, seconds)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqla_tickets import TicketPool
 from sqla_tickets.arguments import MARKS, NODES
+from sqla_tickets.snowflake import numbering
 from sqla_tickets.snowflake.allocator import LeaseAllocator
+from sqla_tickets.snowflake.lease import Lease
 from sqla_tickets.tables.metadata import Tombstone
 
 from .models.expressions import Value
@@ -22,6 +24,22 @@ __all__ = ["Stored", "marks_on", "numbers_on"]
 POLL_SECONDS: Final = 0.1
 #: What tells a mark from others: sequence, stride, offset, and the generation of the sequence.
 _KEY: Final = ("sequence", "stride", "offset", "token")
+
+
+class _Node(NamedTuple):
+    """A node number as a server has it: columns of its row.
+
+    Attributes:
+        owner: the token of its lease; empty when it was given back.
+        holder: host and process.
+        expires: when the lease ends by the server's clock, in microseconds since 1970.
+        horizon: no id has a later time, in microseconds since 1970.
+    """
+
+    owner: str
+    holder: str
+    expires: int
+    horizon: int
 
 
 class Stored:
@@ -42,6 +60,9 @@ class Stored:
         self._received: dict[tuple[str, int, int], int] = {}
         #: The tables that have stood on a server, since its start, as a tombstone with a text.
         self._tombstones: dict[tuple[Machine, str], Table] = {}
+        #: The tokens of all leases when the calm began, and those that each process had when it closed its pool.
+        self._before_calm = set[str]()
+        self._held: dict[Machine, set[str]] = {}
 
     def poll(self) -> None:
         """Look again and again: no mark is ever lowered, and no tombstone is placed a second time."""
@@ -61,6 +82,9 @@ class Stored:
 
     def remember(self, machines: Iterable[Machine]) -> None:
         """Remember how far processes with all servers have drawn: these are well, so each will know soon."""
+        self._before_calm = {
+            row.owner for host in self._hosts.values() for row in _nodes_on(host).values()
+        }
         for machine in machines:
             pool = machine.state.get("pool")
             if not isinstance(pool, TicketPool):
@@ -98,16 +122,62 @@ class Stored:
             pool = machine.state.get("pool")
             if not isinstance(pool, TicketPool):
                 continue
-            allocator = pool.info.get(LeaseAllocator)
-            for lease in [] if allocator is None else list(allocator._leases.values()):
-                if lease.ended or lease.deadline < machine.elapsed():
-                    continue
+            for lease in _live_leases(machine, pool):
                 hosts = zip(pool.servers, self._hosts.values(), strict=False)
                 for host in [host for server, host in hosts if server is not lease.server]:
-                    known = _horizons_on(host).get(lease.node, 0)
+                    told = _nodes_on(host).get(lease.node)
+                    known = 0 if told is None else told.horizon
                     if host.name not in restored and known < lease.horizon:
                         text = f"{lease} until {lease.horizon}, and {host} knows {known}"
                         self._broken("untold horizon", text)
+
+    # -- leases
+
+    def disposing(self, machine: Machine) -> None:
+        """A process begins to close its pool: it is to give back what it has by now."""
+        pool = machine.state["pool"]
+        assert isinstance(pool, TicketPool)
+        self._held[machine] = {
+            token
+            for lease in _live_leases(machine, pool)
+            for token in (lease.token, lease.next_token)
+        }
+
+    def check_leases(self, machines: Iterable[Machine]) -> None:
+        """Check that processes have given back the node numbers that they had when they closed their pools.
+
+        Those that they had done without while servers failed run to the end of their leases.
+        """
+        closed = {str(machine.number): machine for machine in machines}
+        for host in self._hosts.values():
+            for node, row in _nodes_on(host).items():
+                machine = closed.get(row.holder.rpartition(":")[2])
+                if machine is None or not row.owner:
+                    continue
+                if row.owner not in self._before_calm - self._held.get(machine, set()):
+                    self._broken("leaked lease", f"{machine} has not given back {node}: {row}")
+
+    def has_number(self, name: str, bits: int, wall: float, since: float) -> bool:
+        """Whether a server had a node number that a process could have leased.
+
+        Args:
+            name: of the server.
+            bits: of the numbers.
+            wall: the clock of the process.
+            since: when its call began, in the world's time.
+        """
+        machine, rows = self._hosts[name].machine, _nodes_on(self._hosts[name])
+        table = rows.get(numbering._ROW)
+        if table is None or table.horizon >= wall * 1e6 or machine.stepped_at > since:
+            return False
+        found = numbering._TEXT.fullmatch(table.holder)
+        assert found is not None
+        stride, offset = int(found[1]), int(found[2])
+        began = (machine.wall() - (self._world.now - since)) * 1e6
+        return any(
+            (row := rows.get(node)) is None or (row.expires < began and row.horizon < wall * 1e6)
+            for node in range(offset % stride, 1 << bits, stride)
+        )
 
 
 def _tables(host: Host) -> list[Table]:
@@ -118,15 +188,32 @@ def _tables(host: Host) -> list[Table]:
     return list(model.store.tables.values())
 
 
-def _horizons_on(host: Host) -> dict[int, int]:
-    """The horizons that are committed on a server, by their node numbers."""
-    return {
-        int(values[table.positions["node"]] or 0): int(values[table.positions["horizon"]] or 0)
-        for table in _tables(host)
-        if table.key[1] == NODES
-        for row in table.rows.values()
-        if (values := row.seen_by(None)) is not None
-    }
+def _live_leases(machine: Machine, pool: TicketPool) -> list[Lease]:
+    """The leases that a process has."""
+    allocator = pool.info.get(LeaseAllocator)
+    leases = [] if allocator is None else list(allocator._leases.values())
+    return [lease for lease in leases if not lease.ended and lease.deadline > machine.elapsed()]
+
+
+def _nodes_on(host: Host) -> dict[int, _Node]:
+    """The rows of node numbers that are committed on a server, by these."""
+    found: dict[int, _Node] = {}
+    for table in _tables(host):
+        if table.key[1] != NODES:
+            continue
+        node, owner, holder, expires, horizon = (
+            table.positions[name] for name in ("node", *_Node._fields)
+        )
+        for row in table.rows.values():
+            values = row.seen_by(None)
+            if values is not None:
+                found[int(values[node] or 0)] = _Node(
+                    str(values[owner]),
+                    str(values[holder]),
+                    int(values[expires] or 0),
+                    int(values[horizon] or 0),
+                )
+    return found
 
 
 def numbers_on(host: Host) -> dict[str, int]:

@@ -266,7 +266,6 @@ class Workload:
     def run_in_image(self) -> None:
         """The same in a process that was resumed from an image."""
         self._machine, self.draws_under_way = self._world.machine, 0
-        self._checker.ids.starts += 1
         self.run()
 
     def _draw(self) -> None:

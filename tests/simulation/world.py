@@ -151,8 +151,8 @@ class Machine:
         self.began, self.rate = world.random.uniform(0, 1e5), 1.0
         #: Seconds that the machine was suspended for: `monotonic` does not count them.
         self.suspended = 0.0
-        #: How wrong the wall clock is, in seconds.
-        self.wall_error = 0.0
+        #: How wrong the wall clock is, in seconds, and when it was stepped last.
+        self.wall_error = self.stepped_at = 0.0
         self._frozen_at, self._frozen_for = 0.0, 0.0
 
     def __str__(self) -> str:
@@ -175,6 +175,11 @@ class Machine:
     def wall(self) -> float:
         """Seconds since 1970, as this machine believes."""
         return BEGINNING + self.world.now * self.rate + self.wall_error
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the wall clock forwards, or back."""
+        self.wall_error += seconds
+        self.stepped_at = self.world.now
 
     # -- threads
 
