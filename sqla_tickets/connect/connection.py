@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
@@ -30,14 +31,17 @@ class _Cursor:
         name: of the server, for the log.
     """
 
-    __slots__ = ("_buffer", "_cursor", "_execute", "_name", "_poll", "fetchall")
+    # no `__getattr__`: with one, Python looks up every attribute in the slow way
+    __slots__ = ("_buffer", "_cursor", "_execute", "_name", "_poll", "close", "fetchall", "nextset")
 
     def __init__(
         self, cursor: DBAPICursor, poll: Poll, buffer: Callable[[], object], name: str
     ) -> None:
         self._name = name
         self._cursor, self._buffer, self._poll = cursor, buffer, poll
-        self._execute, self.fetchall = cursor.execute, cursor.fetchall
+        self._execute, self.fetchall, self.close = cursor.execute, cursor.fetchall, cursor.close
+        with suppress(AttributeError):  # the async cursors of SQLAlchemy's first 2.0 releases
+            self.nextset = cursor.nextset
 
     def execute(self, *arguments: Any) -> object:
         """Send a statement, unless there is an answer already.
@@ -65,8 +69,15 @@ class _Cursor:
         """The driver's ``lastrowid``."""
         return self._cursor.lastrowid
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cursor, name)
+    @property
+    def rowcount(self) -> int:
+        """The driver's ``rowcount``."""
+        return self._cursor.rowcount
+
+    @property
+    def description(self) -> Any:
+        """The driver's ``description``."""
+        return self._cursor.description
 
 
 class Connection:

@@ -14,6 +14,7 @@ import select
 import socket
 import ssl
 import stat
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -138,38 +139,28 @@ def buffer_of(dbapi_connection: DBAPIConnection) -> Callable[[], object]:
 
 
 def _peeked(connection: Any) -> Callable[[], object]:
-    """PyMySQL's buffer: a buffered reader, which only peeks into its buffer where it can read nothing."""
+    """PyMySQL's buffer: a buffered reader, which only peeks into its buffer where it can read nothing.
+
+    It reads from the socket itself. The `socket.SocketIO` between the two would check five times that it is open.
+    """
     reader: Any = connection._rfile
     raw: Any = reader.raw
     if (type(reader), type(raw)) != (io.BufferedReader, socket.SocketIO):
         raise TypeError
-    own = raw._sock
-    empty = _Empty(own)
+    receive = raw.readinto = raw._sock.recv_into
 
     def peek() -> object:
         try:
-            raw._sock = empty
+            raw.readinto = _receive_nothing
             return reader.peek(1)
         finally:
-            raw._sock = own
+            raw.readinto = receive
 
     return peek
 
 
-class _Empty:
-    """A socket that nothing has come in on; in all else it is the one that it stands for.
-
-    So the connection can be closed by its driver, where an interrupt has left this in its place.
-    """
-
-    def __init__(self, own: Any) -> None:
-        self._own = own
-
-    def recv_into(self, buffer: object) -> None:
-        """Say what a socket says that would have to wait."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
+#: Says what a socket says that would have to wait: None.
+_receive_nothing: Final[Callable[[object], None]] = deque[object](maxlen=0).append
 
 
 def _streamed(connection: Any) -> Callable[[], object]:
