@@ -113,11 +113,19 @@ class OwnerMark(Protocol):
         ...
 
 
+_mark: OwnerMark = b"\0" if hasattr(os, "fork") else b"\1"
+
+
 def owner_mark() -> OwnerMark:
-    """A mark of this process, read in a few nanoseconds where the system can wipe memory."""
-    if not hasattr(os, "fork"):
-        return b"\1"
-    return _wiped() or _Pid()
+    """The mark of this process, read in a few nanoseconds where the system can wipe memory.
+
+    All that the process makes has the same one: each is a page of memory, which a draw would have to fetch.
+    """
+    global _mark  # noqa: PLW0603  # one for each process
+    mark = _mark
+    if not mark[0]:
+        mark = _mark = _wiped() or _Pid()
+    return mark
 
 
 def _wiped() -> mmap.mmap | None:

@@ -50,7 +50,7 @@ def test_a_mark_is_one_process_s(make: Callable[[], OwnerMark]) -> None:
     assert mark[0]
     assert in_fork(lambda: str(mark[0])) == "0"
     assert in_fork(lambda: in_fork(lambda: str(mark[0]))) == "0"
-    assert in_fork(lambda: str(bool(make()[0]))) == "True"
+    assert in_fork(lambda: f"{bool(make()[0])} {mark[0]}") == "True 0"
     assert mark[0]
 
 
