@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from sqlalchemy import Engine, event
 
@@ -102,6 +102,11 @@ class TicketEvents(event.Events[event.EventTarget]):
     def disposing(self, pool: str) -> None:
         """``pool.dispose()`` was called, and has closed no connection yet."""
 
+    @classmethod
+    def _listen(cls, event_key: Any, **options: bool) -> None:
+        Dispatcher.has_listeners = True
+        super()._listen(event_key, **options)
+
 
 class Dispatcher:
     """The dispatcher of one pool's events.
@@ -113,6 +118,8 @@ class Dispatcher:
 
     #: Whose debug messages tell of each draw.
     log = log
+    #: Whether any pool has ever had a listener: until then a draw need not look for its own.
+    has_listeners: ClassVar[bool] = False
 
     def __init__(self, pool: str, dispatch: Any) -> None:
         self.pool, self.dispatch = pool, dispatch

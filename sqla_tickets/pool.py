@@ -249,7 +249,7 @@ class TicketPool(event.EventTarget):
         buffer = self._buffer
         try:
             ready = buffer.sequences[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
-            if elapsed() < ready.until:
+            if ready.tickets and elapsed() < ready.until:
                 ticket = ready.pop()
                 if buffer.is_owner_process[0]:  # else the ticket is the parent's
                     return ticket

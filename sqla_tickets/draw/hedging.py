@@ -129,6 +129,8 @@ class HedgingMonitor:
             self._last_seen = now
         next_poll = now + patience
         for server in self._servers:
+            if not (server.in_flight or server.unresponsive):
+                continue
             for request in (*list(server.in_flight), *list(server.unresponsive)):
                 if request.is_over:
                     server.remove(request)  # no other code will: an interrupt came between

@@ -88,17 +88,11 @@ class InFlightRequest:
             that the monitor can tell.
     """
 
-    # what hardly any draw has to say is not put into each
+    # what hardly any draw has to say is not put into each; what each one reads is, as Python finds it there sooner
     is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
-    began = since = 0.0
-    cancelled: CancelReason | None = None
     answer: list[range] | None = None
-    context: Context | None = None
-    error_kinds: tuple[ErrorKind, ...] = ()
-    _connection: Pending | None = None
-    _patience = 0.0
 
     def __init__(
         self,
@@ -108,6 +102,11 @@ class InFlightRequest:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.server, self.table, self.n, self.loop = server, table, n, loop
+        self.began = self.since = self._patience = 0.0
+        self.cancelled: CancelReason | None = None
+        self.context: Context | None = None
+        self.error_kinds: tuple[ErrorKind, ...] = ()
+        self._connection: Pending | None = None
         self._lock = threading.Lock()
         self.under_way = threading.Lock()
 
@@ -281,7 +280,10 @@ class TicketServer(TableAccess):
         request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
         request.is_patient, request.is_hedge = is_patient, hedge_of is not None
         events, monitor, began = self._events, self._monitor(), 0.0
-        if events is not None and (events.dispatch.drawn or events.log.isEnabledFor(logging.DEBUG)):
+        if events is not None and (
+            (events.has_listeners and events.dispatch.drawn)
+            or events.log.isEnabledFor(logging.DEBUG)
+        ):
             began = time.monotonic()
             request.context = (hedge_of and hedge_of.context) or copy_context()
         blocks: list[range] = []

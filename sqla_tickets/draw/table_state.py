@@ -231,10 +231,11 @@ class TicketTable:
         """
         last = before
         for block in blocks:
-            if (block[0] - self.offset) % self.stride:
-                raise RefusedTickets("residue", block[0], last)
-            if block[0] <= last:
-                raise RefusedTickets("regression", block[0], last)
+            first = block.start
+            if (first - self.offset) % self.stride:
+                raise RefusedTickets("residue", first, last)
+            if first <= last:
+                raise RefusedTickets("regression", first, last)
             last = block[-1]
         if last > self.largest:
             raise RefusedTickets("exhausted", last, self.largest)

@@ -69,7 +69,7 @@ DEFECTS: Final = (
         "fence-ge",
         "the fence takes a ticket that is the last one known, instead of one above it",
         [
-            Change("draw/table_state.py", "if block[0] <= last:", "if block[0] < last:"),
+            Change("draw/table_state.py", "if first <= last:", "if first < last:"),
             Change("draw/attempt.py", "follows <= known:", "follows < known:"),
         ],
         IDS,

@@ -16,7 +16,7 @@ from sqla_tickets import TicketPool, TicketSequence, TicketServerError
 from sqla_tickets.contrib.prometheus import TicketCollector
 from sqla_tickets.draw.server import InFlightRequest
 from sqla_tickets.errors import TicketError
-from sqla_tickets.events import Draw
+from sqla_tickets.events import Dispatcher, Draw
 from tests.integration.draw.test_hedging import locked
 from tests.support.draws import OpenPool, draw_from, fresh_pair, in_fork, residues, run
 from tests.support.servers import ServerFixtures
@@ -168,6 +168,24 @@ def test_a_listener_that_fails_harms_nobody(
     event.remove(pool, "drawn", fail)
     pool.next_id("photos")
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 4
+
+
+@SQLITE
+@pytest.mark.parametrize("of_all_pools", [False, True])
+def test_first_listener_of_a_process_is_told(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch, of_all_pools: bool
+) -> None:
+    """No draw looks for listeners before there is one, after the pool has drawn or before."""
+    monkeypatch.setattr(Dispatcher, "has_listeners", False)
+    pool.next_id("photos")
+    heard: list[Draw] = []
+    target, listener = TicketPool if of_all_pools else pool, heard.append
+    event.listen(target, "drawn", listener)
+    try:
+        pool.next_id("photos")
+    finally:
+        event.remove(target, "drawn", listener)
+    assert len(heard) == 1
 
 
 @SQLITE
