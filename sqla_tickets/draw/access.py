@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from sqlalchemy import URL, Engine
 
 from ..arguments import whole_number
-from ..concurrency import in_event_loop, off_the_loop, pause, random, within
+from ..concurrency import in_event_loop, off_the_loop, pause, random, threading, within
 from ..connect.connection import Connection
 from ..connect.engines import address_of, engine_for
 from ..connect.failures import concerns_table, failure_of
@@ -66,15 +66,19 @@ class Peers(Protocol):
         """The server answers again after it had failed."""
         ...
 
-    def read_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
-        """Ask the peers how far a table's tickets had been issued."""
+    def read_marks(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess, /
+    ) -> None:
+        """Ask the peers how far the tickets of a table had been issued that is to be drawn from ``over`` this."""
         ...
 
     def verify_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
         """Believe the answers that can be true."""
         ...
 
-    def check_mark(self, server: ServerAccess, table: TicketTable, /) -> None:
+    def check_mark(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess, /
+    ) -> None:
         """Check that a peer has given its mark of a table, or report that none could.
 
         Raises:
@@ -144,6 +148,7 @@ class ServerAccess:
         self.identity: Identity | None = None
         self._known_runs: KnownRuns | None = None
         self.generation, self.returns = 1, 0
+        self._recognition = threading.Lock()
         self._peers: Callable[[], Peers | None] = lambda: None
         self._on_quarantine: OnQuarantine | None = None
         self.tables: dict[str, TicketTable] = {}
@@ -192,17 +197,23 @@ class ServerAccess:
         """Whether this SQLite server is the very database that ``engine`` works on."""
         return self.context.dialect.is_embedded and address_of(self.engine) == address_of(engine)
 
-    def is_also(self, other: ServerAccess, answered: Identity | None = None) -> bool:
+    def is_also(
+        self,
+        other: ServerAccess,
+        answered: Identity | None = None,
+        over: Connection | ServerAccess | None = None,
+    ) -> bool:
         """Whether both addresses lead to one database now, as far as servers tell; then they are set back together.
 
         Args:
             other: server of the pool.
             answered: the one that has answered at this address; None for the one that it leads to now.
+            over: the connection to the other address that counts; None for the one that it leads to now.
         """
         identity = answered or self.identity
         return (
             identity is not None
-            and identity.is_same_run(other.identity)
+            and identity.is_same_run((over or other).identity)
             and self.engine.url.database == other.engine.url.database
         )
 
@@ -323,7 +334,7 @@ class ServerAccess:
             self.context = replace(self.context, sqlalchemy=self.engine.dialect)
         for table in self.known_tables():
             table.reinit_after_fork()
-        self.probes = Probes()
+        self.probes, self._recognition = Probes(), threading.Lock()
 
     # -- which server it is
 
@@ -333,24 +344,25 @@ class ServerAccess:
         Raises:
             TicketServerError: it leads to a cluster that is another server of the pool.
         """
-        generation, identity, runs = self.generation, connection.identity, self._known_runs
-        if identity is not None:
-            is_new = not connection.generation
-            if runs is None or not runs.has(identity, is_new=is_new):
-                generation += runs is not None
-                # the generation first: a thread that finds the run known must find its generation begun
-                self.generation, self.identity = generation, identity
+        identity, is_new = connection.identity, not connection.generation
+        with self._recognition:  # no two runs have one generation
+            runs = self._known_runs
+            is_known = identity is None or (runs is not None and runs.has(identity, is_new=is_new))
+            if identity is not None and not is_known:
+                self.generation, self.identity = self.generation + (runs is not None), identity
                 self._known_runs = (
                     KnownRuns(identity)
                     if runs is None
                     else runs.followed_by(identity, is_new=is_new)
                 )
-                peers = self._peers()
-                if peers is not None:
-                    peers.on_new_generation(self)
-                if runs is not None:  # it may be one that has told nothing yet
-                    self._has_come_back()
-            self.refuse_duplicate(identity)
+            generation = self.generation
+        if not is_known:
+            peers = self._peers()
+            if peers is not None:
+                peers.on_new_generation(self)
+            if runs is not None:  # it may be one that has told nothing yet
+                self._has_come_back()
+        self.refuse_duplicate(identity)
         connection.generation = generation
 
     def recognised(self, connection: Connection) -> Connection:
@@ -364,7 +376,8 @@ class ServerAccess:
 
     def recheck_duplicates(self) -> None:
         """Begin a new generation, so that every connection is compared with the other servers again."""
-        self.generation += 1
+        with self._recognition:
+            self.generation += 1
 
     @property
     def is_duplicate(self) -> bool:

@@ -389,7 +389,7 @@ class TicketServer(TableAccess):
         try:
             lately = request.since - TIMING.idle_seconds
             must_verify = (
-                table.generation != self.generation
+                table.generation != connection.generation
                 or (table.answered < lately and table.verified_at < lately)
                 or bool(table.doubtful_marks)
                 or (bool(table.missing_marks) and table.has_mark_to_read)

@@ -182,9 +182,10 @@ class TableAccess(ServerAccess):
             TicketTableError: no peer can tell, and the pool requires that one does.
             Exception: the driver's.
         """
-        generation, peers = self.generation, self._peers()
+        over = connection or self  # another connection may have found another server since
+        generation, peers = over.generation, self._peers()
         if peers is not None:
-            peers.read_marks(self, table)
+            peers.read_marks(self, table, over)
         if connection is not None:  # a peer may have told its identity just now
             self.refuse_duplicate(connection.identity)
         if table.generation != generation:
@@ -195,8 +196,10 @@ class TableAccess(ServerAccess):
                 find()
             peers.verify_marks(self, table)
             if connection is not None:
-                peers.check_mark(self, table)
-        table.generation, table.verified_at = generation, time.monotonic()
+                peers.check_mark(self, table, over)
+        # of two draws that verify it at once, the later generation counts
+        table.generation = max(table.generation, generation)
+        table.verified_at = time.monotonic()
 
     def raise_fence(self, table: TicketTable, last: int) -> int:
         """Make every process refuse a table that was set back; returns the number to raise it above.

@@ -56,6 +56,20 @@ class MissingMark(NamedTuple):
     draws: int
 
 
+class ToldMark(NamedTuple):
+    """A mark as a peer has told it.
+
+    Attributes:
+        number: that it says; 0 for none.
+        generation: of the table's server when the peer was asked.
+        identity: of the server that has answered; None where it does not tell.
+    """
+
+    number: int
+    generation: int
+    identity: Identity | None
+
+
 class RefusedTickets(Exception):
     """Tickets that a table may not have issued.
 
@@ -94,7 +108,7 @@ class TicketTable:
         last_shown: the number that its row had at the last inspection.
         verified: how it was found by that; None where a server does not tell enough to compare it.
         generation: the server's generation in which it was verified.
-        mark_generation: the server's generation in which a peer has last given its mark.
+        told_marks: the latest mark of each peer that can be true.
         missing_marks: the peers that have not given their marks in this generation.
         doubtful_marks: the marks, by the peers that keep them, that are too high to be believed at once.
         evidence: what those peers and the others show, by which such marks are judged.
@@ -119,9 +133,10 @@ class TicketTable:
         self.high_water = self.largest_shown = self.largest_mark = self.last_shown = 0
         self.lead_limit = 0
         self.received: deque[range] = deque(maxlen=TIMING.remembered_blocks)
-        self.generation = self.mark_generation = 0
+        self.generation = 0
+        self.told_marks: dict[PeerServer, ToldMark] = {}
         self.missing_marks: dict[PeerServer, MissingMark] = {}
-        self.doubtful_marks: dict[PeerServer, int] = {}
+        self.doubtful_marks: dict[PeerServer, ToldMark] = {}
         self.evidence: dict[PeerServer, list[int | None]] = {}
         self.refuted_marks: dict[PeerServer, int] = {}
         self.has_reported_no_mark = False
@@ -190,16 +205,14 @@ class TicketTable:
             if missing.returns != returns[peer]:
                 self.missing_marks[peer] = missing._replace(returns=returns[peer])
 
-    def record_mark(self, peer: PeerServer, mark: int, generation: int) -> bool:
-        """Record a peer's mark; whether tickets were drawn before without it.
-
-        Args:
-            peer: that keeps it.
-            mark: 0 when it has none.
-            generation: of the table's server when the peer was asked.
-        """
-        self.observe_mark(mark)
-        self.mark_generation, self.has_reported_no_mark = generation, False
+    def record_mark(self, peer: PeerServer, mark: ToldMark) -> bool:
+        """Record the mark that a peer keeps; whether tickets were drawn before without it."""
+        self.observe_mark(mark.number)
+        with self._lock:
+            before = self.told_marks.get(peer)
+            if before is None or before.generation <= mark.generation:
+                self.told_marks[peer] = mark
+        self.has_reported_no_mark = False
         self.refuted_marks.pop(peer, None)
         missing = self.missing_marks.pop(peer, None)
         return missing is not None and self.draws > missing.draws

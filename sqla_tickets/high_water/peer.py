@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..concurrency import WeakRegistry, threading, time
+from ..connect.connection import Connection
 from ..draw.access import ServerAccess
 from ..draw.buffer import drop_everything
-from ..draw.table_state import TicketTable
+from ..draw.table_state import TicketTable, ToldMark
 from .credible import is_far
 from .statements import Mark
 from .store import HighWaterStore
@@ -134,10 +135,11 @@ class Peer:
             token = None if mark is None else mark.token
             shown = table.high_water if is_doubtful else number
             are_known &= self._remember(issuer, table, token, shown, read_in)
+            told = ToldMark(number, generation, identity)
             if not is_doubtful:
-                drawn_without |= table.record_mark(self.server, number, generation)
+                drawn_without |= table.record_mark(self.server, told)
             elif table.refuted_marks.get(self.server) != number:
-                table.doubtful_marks[self.server] = number
+                table.doubtful_marks[self.server] = told
         if drawn_without:  # what is buffered may be older than what was told just now
             drop_everything()
         return are_known
@@ -170,6 +172,23 @@ class Peer:
         self._marks[_key(table)] = KnownMark(token, number, read_in, earlier)
         self._write.is_requested = True  # what was sent with the earlier token was ignored
         return True
+
+    def has_told(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
+    ) -> bool:
+        """Whether it has told a mark of a table that can be true, and was not the table's server itself.
+
+        Args:
+            server: of the table.
+            table: the table.
+            over: the connection that is to be drawn over; the peer was asked after that was found to lead there.
+        """
+        told = table.told_marks.get(self.server)
+        return (
+            told is not None
+            and told.generation >= over.generation
+            and not self.server.is_also(server, told.identity, over)
+        )
 
     def _known(self, table: TicketTable) -> KnownMark | None:
         mark = self._marks.get(_key(table))

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..concurrency import SharedCall, SingleFlight, has_running_loop, pause, random, time
+from ..connect.connection import Connection
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
 from ..draw.access import ServerAccess
@@ -52,7 +53,7 @@ class HighWaterService:
         self._peers = [Peer(HighWaterStore(server), stride) for server in servers]
         self._stride = stride
         self._due = 0.0
-        self._asking: SingleFlight[tuple[ServerAccess, str]] = SingleFlight()
+        self._asking: SingleFlight[tuple[ServerAccess, str, int]] = SingleFlight()
         self._duplicates = DuplicateServers(servers)
 
     def reinit_after_fork(self) -> None:
@@ -69,21 +70,30 @@ class HighWaterService:
 
     # -- before the first ticket of a table
 
-    def read_marks(self, server: ServerAccess, table: TicketTable) -> None:
+    def read_marks(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
+    ) -> None:
         """Read from the peers how far a table's tickets had been issued.
 
         One caller asks; others that come in the meantime wait for its answers. When it is cancelled, one of
         them asks.
+
+        Args:
+            server: of the table.
+            table: the table.
+            over: the connection that is to be drawn over; the server where none is.
         """
         own = SharedCall()
         with own.under_way:
-            while (asking := self._asking.of((server, table.name), own)) is not own:
+            while (
+                asking := self._asking.of((server, table.name, over.generation), own)
+            ) is not own:
                 # it asks for the marks, and then for what servers show, by which doubtful ones are verified
                 seconds = self._patience_seconds + TIMING.patience_seconds
                 _wait_until(lambda asking=asking: asking.is_over, seconds)  # type: ignore[misc]  # bound now
                 if asking.is_done or not asking.is_over:
                     return
-            self._ask_peers(server, table)
+            self._ask_peers(server, table, over)
             own.is_done = True
 
     @property
@@ -93,16 +103,20 @@ class HighWaterService:
             return TIMING.patience_seconds
         return max(peer.store.patience_seconds(is_required=True) for peer in self._peers)
 
-    def _ask_peers(self, server: ServerAccess, table: TicketTable) -> None:
+    def _ask_peers(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
+    ) -> None:
         issuer, peers = self._peer(server), self._peers_of(server)
         for peer in peers:
             peer.read_again(table)
         returns: dict[PeerServer, int] = {peer.server: peer.server.returns for peer in peers}
-        table.begin_to_read_marks(returns, server.generation)
+        table.begin_to_read_marks(returns, over.generation)
 
         def is_awaited() -> bool:
             """Whether the draw is refused unless one more peer tells."""
-            return self._requires_peer and table.mark_generation != server.generation
+            return self._requires_peer and not any(
+                peer.has_told(server, table, over) for peer in peers
+            )
 
         asked = [
             peer
@@ -131,7 +145,8 @@ class HighWaterService:
     def verify_marks(self, server: ServerAccess, table: TicketTable) -> None:
         """Make a table observe its doubtful marks that can be true, and report the others."""
         doubted = dict(table.doubtful_marks)
-        for peer, number in doubted.items():
+        for peer, told in doubted.items():
+            number = told.number
             if is_credible(
                 number,
                 self._stride,
@@ -139,25 +154,28 @@ class HighWaterService:
                 largest=table.largest,
                 peer=peer,
                 shown=table.evidence,
-                others=[mark for other, mark in doubted.items() if other is not peer],
+                others=[mark.number for other, mark in doubted.items() if other is not peer],
             ):
-                table.record_mark(peer, number, server.generation)
+                table.record_mark(peer, told)
             elif table.refuted_marks.get(peer) != number:
                 table.refuted_marks[peer] = number
                 log.error("%s", refutation(peer, server, table.name, number))
-            if table.doubtful_marks.get(peer) == number:
+            if table.doubtful_marks.get(peer) == told:
                 table.doubtful_marks.pop(peer, None)
 
-    def check_mark(self, server: ServerAccess, table: TicketTable) -> None:
+    def check_mark(
+        self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
+    ) -> None:
         """Check that a peer has given its mark of a table, or report that none could.
 
         Raises:
             TicketTableError: none could, and the pool requires that one does.
         """
         peers = self._peers_of(server)
-        if table.mark_generation == server.generation or not peers or in_memory(server.engine):
+        is_told = any(peer.has_told(server, table, over) for peer in peers)
+        if is_told or not peers or in_memory(server.engine):
             return
-        why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table)}" for peer in peers)
+        why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table, over)}" for peer in peers)
         if self._requires_peer:
             error = TicketTableError(
                 f"{table.name!r} is not drawn from {server}: none of its peers can tell how far it had"

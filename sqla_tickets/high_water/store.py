@@ -12,6 +12,7 @@ from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from ..concurrency import SharedCall, in_background, time
+from ..connect.connection import Connection
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
 from ..dialects import ErrorKind
@@ -101,9 +102,11 @@ class HighWaterStore:
             and not in_memory(self.server.engine)
         )
 
-    def why_no_mark(self, drawn: ServerAccess, table: TicketTable) -> str:
+    def why_no_mark(
+        self, drawn: ServerAccess, table: TicketTable, over: Connection | ServerAccess
+    ) -> str:
         """Why it could not tell how far a peer had come."""
-        if self.server.is_also(drawn):
+        if self.server.is_also(drawn, over=over):
             return "it is the same server"
         if self.server in table.refuted_marks:
             return f"its mark {table.refuted_marks[self.server]} cannot be true"

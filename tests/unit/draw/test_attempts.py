@@ -14,8 +14,7 @@ from sqla_tickets import TicketPool
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.dialects import ErrorKind
 from sqla_tickets.dialects.sqlite import SQLite
-from sqla_tickets.draw.access import ServerAccess
-from sqla_tickets.draw.table_state import TicketTable
+from sqla_tickets.draw.table_state import TicketTable, ToldMark
 from sqla_tickets.errors import Crowded
 from sqla_tickets.tables.context import StatementContext
 from sqla_tickets.tables.layouts import Layout
@@ -37,7 +36,7 @@ def doubting_pool(tmp_path: Path) -> Iterator[TicketPool]:
         tickets.create_table("photos")
         server, peer = tickets.servers
         server.draw("photos", 1)
-        server.table("photos").doubtful_marks[peer] = 10**17 + 1
+        server.table("photos").doubtful_marks[peer] = ToldMark(10**17 + 1, 1, None)
         yield tickets
 
 
@@ -125,9 +124,9 @@ def test_wait_for_peers_leaves_the_inspection_its_time(
         began.extend(request.began for request in server.in_flight)
         return find(connection, table)
 
-    def read_slowly(server: ServerAccess, table: TicketTable) -> None:
+    def read_slowly(*arguments: Any) -> None:
         time.sleep(seconds)
-        read(server, table)
+        read(*arguments)
 
     monkeypatch.setattr(server, "find", find_and_record)
     monkeypatch.setattr(marks, "read_marks", read_slowly)
