@@ -92,6 +92,12 @@ class Peers(Protocol):
         """The server with a smaller offset that is a member of the same cluster."""
         ...
 
+    def same_server(
+        self, server: ServerAccess, identity: Identity | None, /
+    ) -> ServerAccess | None:
+        """The other server of the pool to whose database a connection of this one leads."""
+        ...
+
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable, /) -> bool:
         """Whether the sequence was dropped and created anew since this process has drawn from a table."""
         ...

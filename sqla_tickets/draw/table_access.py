@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from ..concurrency import time
 from ..connect.connection import Connection
-from ..errors import TicketError
+from ..errors import TicketError, TicketServerError
 from ..tables import inspection
 from ..tables.context import StatementContext
 from ..tables.layouts import Layout, layout_of
@@ -34,7 +34,7 @@ class TableAccess(ServerAccess):
         Raises:
             TicketError: the server failed, or has another table of that name, or an empty one.
         """
-        self.do(element.name, inspection.create, element)
+        self.make(element.name, inspection.create, element)
         self.table(element.name).breaker.record_success()
 
     def drop(self, name: str) -> None:
@@ -82,9 +82,36 @@ class TableAccess(ServerAccess):
 
         def on(connection: Connection) -> T:
             self.table(name).layout = None
-            return work(self.context.over(connection.cursor), *args, **kwargs)
+            context = self.context.over(connection.cursor, connection.identity)
+            return work(context, *args, **kwargs)
 
         return self._do(name, on)
+
+    def make(
+        self,
+        name: str,
+        work: Callable[Concatenate[StatementContext, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """`do` what makes a table, unless the address leads to another server of the pool, which has other numbers.
+
+        Raises:
+            TicketServerError: it does.
+            TicketError: the server failed, or ``work`` did.
+        """
+
+        def alone(context: StatementContext) -> T:
+            peers = self._peers()
+            other = None if peers is None else peers.same_server(self, context.identity)
+            if other is not None:
+                raise TicketServerError(
+                    f"{name!r} is not made on {self}: its address leads to {other}, which would get the numbers of"
+                    " both. Check the addresses, and run this again"
+                )
+            return work(context, *args, **kwargs)
+
+        return self.do(name, alone)
 
     def _do(self, name: str, work: Callable[[Connection], T]) -> T:
         """Do something about a table with a connection of its own, driver's errors translated."""

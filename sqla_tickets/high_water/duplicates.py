@@ -51,6 +51,11 @@ class DuplicateServers:
             self._is_reported = True
             log.log(level, "%s", message)
 
+    def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
+        """The other server of the pool to whose database a connection of this one leads."""
+        others = (other for other in self._servers if other is not server)
+        return next((other for other in others if server.is_also(other, identity)), None)
+
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:

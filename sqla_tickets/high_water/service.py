@@ -216,6 +216,10 @@ class HighWaterService:
         """The server of the pool that is this one's cluster already, as it has a smaller offset."""
         return self._duplicates.first_of_cluster(server, identity)
 
+    def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
+        """The other server of the pool to whose database a connection of this one leads."""
+        return self._duplicates.same_server(server, identity)
+
     # -- before tickets are handed out
 
     def bound_lead(self, server: ServerAccess, table: TicketTable, last: int) -> None:

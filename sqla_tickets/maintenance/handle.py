@@ -108,6 +108,10 @@ class TableHandle(NamedTuple):
 
     # -- what becomes of it
 
+    def place(self, to: Destination, seen: FoundTable) -> Tombstone:
+        """Put a tombstone where nothing is, or in the place of the tombstone ``seen``."""
+        return self.server.make(self.sequence, tombstones.place_tombstone, self.sequence, to, seen)
+
     def close(
         self, kind: TombstoneKind, pool: str, sequence: str, seen: FoundTable = None
     ) -> Tombstone:
@@ -116,7 +120,7 @@ class TableHandle(NamedTuple):
 
     def open(self, element: NewTable, expected: Tombstone) -> None:
         """Make a ticket table of the tombstone ``expected``."""
-        self.server.do(self.sequence, tombstones.open_table, element, expected)
+        self.server.make(self.sequence, tombstones.open_table, element, expected)
 
     def raise_above(self, above: int) -> None:
         """Raise the table: no ticket from now on is ``above`` or below."""
