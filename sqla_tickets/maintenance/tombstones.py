@@ -41,10 +41,23 @@ def inspect(context: StatementContext, name: str) -> FoundTable:
         TicketTableError: a table that is no ticket table of this pool.
     """
     found = tables.describe(context, name)
+    if isinstance(found, Tombstone):
+        _check_offset(context, name, found)
     if found is None or isinstance(found, Tombstone):
         return found
     number = tables.number(context, name, found.layout, found.stub)
     return found._replace(number=number)
+
+
+def _check_offset(context: StatementContext, name: str, found: Tombstone) -> None:
+    """Check that a table that is to be opened again has this server's numbers: the others' stay open."""
+    is_kept = found.kind == "converting" and found.stride
+    if is_kept and (found.offset - context.offset) % found.stride:
+        raise TicketTableError(
+            f"the ticket table {name!r} on {context.server} is numbered differently: expected the offset"
+            f" {context.offset}, found {found.offset} on its tombstone. Does the address lead to another server of"
+            " the pool, or are its servers in another order?"
+        )
 
 
 def stub_column(stride: int, *before: FoundTable) -> str:
@@ -166,6 +179,7 @@ def _tombstone(
         context.stride,
         state.stub,
         path_of(state),
+        context.offset,
     )
 
 

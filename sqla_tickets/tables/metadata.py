@@ -87,6 +87,7 @@ class Tombstone(NamedTuple):
         stride: of the table that was here; 0 where that is not known, or there was none.
         stub: the name of its stub column.
         path: where the sequence of the table that was here had been.
+        offset: of the table that was here; 0 where there was none.
     """
 
     kind: TombstoneKind
@@ -99,6 +100,7 @@ class Tombstone(NamedTuple):
     stride: int = 0
     stub: str = "stub"
     path: Path = ()
+    offset: int = 0
 
     def __str__(self) -> str:
         return _TOMBSTONE_MARK + _written(self._asdict())
@@ -206,6 +208,7 @@ _TOMBSTONE: Final = _Parts(
         "stride": _is_from(0, 65535),
         "stub": _is_text,
         "path": _is_path,
+        "offset": _is_from(0, 65535),
     },
 )
 
