@@ -280,7 +280,8 @@ class Connections:
                 self._close(connection)
 
     def __del__(self) -> None:
-        if not self._is_async:  # there may be no loop left to close them in
+        # there may be no loop left to close them in; and no name in a module when the interpreter ends
+        if not self._is_async and globals()["timestamps"]:
             self.close_all()
 
     def abandon(self) -> None:

@@ -108,7 +108,7 @@ class TableHandle(NamedTuple):
 
     # -- what becomes of it
 
-    def place(self, to: Destination, seen: FoundTable) -> Tombstone:
+    def place_tombstone(self, to: Destination, seen: FoundTable) -> Tombstone:
         """Put a tombstone where nothing is, or in the place of the tombstone ``seen``."""
         return self.server.make(self.sequence, tombstones.place_tombstone, self.sequence, to, seen)
 

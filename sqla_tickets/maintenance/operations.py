@@ -406,7 +406,7 @@ class _Transfer:
         source, target = self._sources[0], self._targets[0]
         opening = Destination("opening", source.pool, source.sequence)
         placed = {
-            handle: handle.place(opening, state)
+            handle: handle.place_tombstone(opening, state)
             for handle, state in self._there.items()
             if not isinstance(state, ActiveTable)
         }
