@@ -6,12 +6,12 @@ server that was started again may have lost what it did last. The members of one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from ..dialects import Statement, TicketDialect
+from ..dialects import ErrorKind, Statement, TicketDialect
 from .timeouts import TIMING
 
 #: What a node shows that has not joined its cluster yet.
@@ -99,15 +99,18 @@ def identify(
         cursor: to send it with.
         dialect: of the server.
         last: what was found last at this address.
+
+    Raises:
+        Exception: the driver's, of one that may tell, but not now: it may be another server than before.
     """
     question = dialect.identity()
-    if question is None:
+    row = None if question is None else _row(cursor, dialect, question)
+    if row is None:
         return None
+    name, since, cluster, view = row
     try:
-        cursor.execute(question.text, ())
-        ((name, since, cluster, view),) = cursor.fetchall()
         found = Identity(str(name), float(since))
-    except Exception:  # noqa: BLE001  # what stands in for a server need not have any of it
+    except (TypeError, ValueError):
         return None
     if cluster is not None and str(cluster) not in _NO_CLUSTER:
         return found._replace(cluster=str(cluster), view=str(view))
@@ -116,14 +119,22 @@ def identify(
         return found
     if last is not None and found.is_same_run(last):
         return found._replace(cluster=last.cluster)
-    return found._replace(cluster=_group(cursor, group))
+    (member_of,) = _row(cursor, dialect, group) or (None,)
+    return found._replace(cluster=str(member_of) if member_of else None)
 
 
-def _group(cursor: DBAPICursor, question: Statement) -> str | None:
-    """The name of the group whose member a server is."""
-    try:
-        cursor.execute(question.text, ())
-        ((name,),) = cursor.fetchall()
-    except Exception:  # noqa: BLE001  # no plugin
-        return None
-    return str(name) if name else None
+def _row(cursor: DBAPICursor, dialect: TicketDialect, question: Statement) -> Sequence[Any] | None:
+    """The one row that a server answers; None of what stands in for one, and need not have any of it."""
+    for is_again in (False, True):
+        try:
+            cursor.execute(question.text, ())
+            (row,) = cursor.fetchall()
+        except Exception as error:
+            kind = dialect.error_kind(error)
+            if kind is ErrorKind.KILLED and not is_again:
+                continue
+            if kind in (ErrorKind.KILLED, ErrorKind.TIMEOUT):
+                raise
+            return None  # if the connection is gone, no draw is sent over it
+        return cast("Sequence[Any]", row)
+    return None
