@@ -408,8 +408,7 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
                 f"no number above {high} was ever issued of {name!r} by"
                 f" {', '.join(map(str, going))}; new tickets start at {begin}"
             )
-        if has_nodes:
-            numbering.close(going)
+        numbering.close(going, staying)  # also what a run that broke off has closed
         return "; ".join(proofs)
 
     return Plan(lines, run)

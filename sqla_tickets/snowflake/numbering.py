@@ -21,7 +21,7 @@ from ..dialects import dialect_of
 from ..errors import TicketServerError, TicketTableError, TicketTableMissing
 from ..tables.context import ServerContext, StatementContext
 from ..tables.inspection import catch_up
-from .lease_table import NAME, TABLE, latest_horizon, server_clock
+from .lease_table import NAME, TABLE, Claim, latest_horizon, record_horizon, server_clock
 
 if TYPE_CHECKING:
     from ..draw.server import TicketServer
@@ -197,8 +197,11 @@ def is_divided(servers: Iterable[TicketServer]) -> bool:
     return False
 
 
-def close(servers: Iterable[TicketServer]) -> None:
+def close(servers: Iterable[TicketServer], staying: Sequence[TicketServer]) -> None:
     """Have servers lease no more numbers, as they are retired. Their owners go on to the end of their leases.
+
+    Those that stay are told up to when: an owner may not have reached them, and the next server of these numbers asks
+    them alone.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
@@ -206,6 +209,10 @@ def close(servers: Iterable[TicketServer]) -> None:
     for server in servers:
         with contextlib.suppress(TicketTableMissing):
             server.do(NAME, lambda context: context.send(_closing()))
+            own = Numbering(server.context.stride, server.offset)
+            claim = Claim("", "retired", 0, server.do(NAME, _last_id, None, own))
+            for peer in staying if claim.horizon else ():
+                peer.do(NAME, record_horizon, own.offset % own.stride, claim)
 
 
 def _closing() -> ClauseElement:

@@ -321,3 +321,19 @@ def test_server_that_joins_keeps_nobody_waiting(files: list[URL], open_pool: Ope
     assert node_of(made) == 0
     nodes = [node_of(SnowflakeGenerator(open_pool(files), "photos")) for _ in range(10)]
     assert {node % 2 for node in nodes} == {1}
+
+
+@SQLITE
+def test_server_in_a_retired_one_s_place_waits_for_its_last_ids(
+    files: list[URL], four: list[URL], open_pool: OpenPool
+) -> None:
+    """The server that stayed was away when an owner told it up to when it makes ids."""
+    here, there = open_pool(files).servers
+    with TicketPool([nowhere(files[0]), files[1]]) as alone:
+        assert node_of(SnowflakeGenerator(alone, "photos")) % 2 == 0
+        ((horizon,),) = run(files[1], f"SELECT MAX(horizon) FROM {NAME}")
+    for _ in range(2):  # again, as what broke off
+        numbering.close([there], [here])
+    with TicketPool([files[0], four[2]]) as pool:
+        NodeLeases(pool).create_table()
+        assert pool.servers[1].do(NAME, numbering.opened) >= horizon
