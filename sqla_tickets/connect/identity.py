@@ -107,8 +107,8 @@ def identify(
     row = None if question is None else _row(cursor, dialect, question)
     if row is None:
         return None
-    name, since, cluster, view = row
     try:
+        name, since, cluster, view = row
         found = Identity(str(name), float(since))
     except (TypeError, ValueError):
         return None
