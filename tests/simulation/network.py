@@ -273,16 +273,18 @@ class Channel:
         world = self._world
         end = None if timeout is None else world.now + timeout
         self._waiter = world.task
-        while self._answer is _NOTHING:
-            if self.has_ended:
-                raise ConnectionLost("lost connection during query")
-            if end is None:
-                world.park()
-            elif world.now < end:
-                world.park(end - world.now)
-            else:
-                raise AnswerTimeout
-        self._waiter = None
+        try:
+            while self._answer is _NOTHING:
+                if self.has_ended:
+                    raise ConnectionLost("lost connection during query")
+                if end is None:
+                    world.park()
+                elif world.now < end:
+                    world.park(end - world.now)
+                else:
+                    raise AnswerTimeout
+        finally:
+            self._waiter = None  # else its end would wake what the task waits for by then
         answer, self._answer = self._answer, _NOTHING
         if isinstance(answer, ServerError):
             raise ServerError(answer.code, answer.message)

@@ -154,11 +154,16 @@ class Event:
         if self._is_set:
             return True
         world = self._world
-        self._waiting.append(world.task)
-        world.park(math.inf if timeout is None else timeout)
-        if world.task in self._waiting:
-            self._waiting.remove(world.task)
-        return world.task.was_woken
+        end = math.inf if timeout is None else world.now + timeout
+        task = world.task
+        while True:
+            self._waiting.append(task)
+            world.park(end - world.now)
+            if task not in self._waiting:
+                return True  # by `set`
+            self._waiting.remove(task)
+            if world.now >= end:
+                return False
 
 
 class Thread:
@@ -195,8 +200,10 @@ class Thread:
         task, world = self._task, self._world
         if task is None or not self.is_alive():
             return
+        end = math.inf if timeout is None else world.now + timeout
         task.joined.append(world.task)
-        world.park(math.inf if timeout is None else timeout)
+        while task.is_alive and world.now < end:
+            world.park(end - world.now)
 
 
 class Timer(Thread):

@@ -17,6 +17,7 @@ from sqla_tickets.errors import TicketError
 
 from . import toy
 from .network import Host, Network, wire_of
+from .runtime import ConnectionLost
 from .stand_ins import Event, Lock, Thread, installed
 from .world import Machine, Stalled, World
 
@@ -276,6 +277,44 @@ def test_an_event_wakes_all_and_times_out() -> None:
     world.run()
     assert seen == [False, True, True]
     assert world.now == pytest.approx(1, abs=0.01) or world.now == pytest.approx(2, abs=0.01)
+
+
+def test_wait_goes_on_when_something_else_wakes_its_thread() -> None:
+    """Seed 20002, 15 s, 5 processes: a draw took the end of a connection that it had given up for that of its wait."""
+    world = World(3)
+    event, seen = Event(world), list[object]()
+    machine = Machine(world, "p")
+
+    def wait() -> None:
+        seen.append((event.wait(2), world.now))
+        thread = Thread(world, target=partial(world.sleep, 2))
+        thread.start()
+        thread.join()
+        seen.append(thread.is_alive())
+
+    task = machine.spawn(wait, "main")
+    for when in (1, 3):
+        world.at(when, partial(world.wake, task))
+    world.run()
+    assert seen == [(False, pytest.approx(2, abs=0.01)), False]
+
+
+def test_end_of_a_connection_wakes_nobody_who_has_given_it_up(site: Site) -> None:
+    awake = list[float]()
+
+    def client() -> None:
+        world = site.world
+        channel = site.network.connect("t1", None, "hello", 1.0)
+        world.at(world.now, channel.cut)
+        with contextlib.suppress(ConnectionLost):
+            channel.call("SELECT 1", 1.0)
+        began = world.now
+        world.at(began + 1, channel.cut)
+        world.park(2)
+        awake.append(world.now - began)
+
+    site.run(client, "client")
+    assert awake == [pytest.approx(2)]
 
 
 def test_a_thread_is_joined() -> None:
