@@ -8,7 +8,8 @@ start. A step that refuses because it was done before is left out by the next on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Engine
@@ -256,6 +257,7 @@ class Operations:
         refusals: how often each step was refused.
         is_over: whether all is done.
         frozen: the operators that were frozen and not let go on again.
+        openings: how often an operator has begun to open tables on servers.
     """
 
     def __init__(self, site: MaintainedScenario, procedure: Procedure, interruptions: int) -> None:
@@ -265,6 +267,8 @@ class Operations:
         self.refusals: Counter[str] = Counter()
         self.is_over = False
         self.frozen: list[Operator] = []
+        self.openings = 0
+        self._opening = set[Operator]()
         self._count = 0
         network = _Network(site.network)
         self.engines: dict[str, Engine] = {
@@ -278,6 +282,23 @@ class Operations:
         self.world.machine.state["operator"] = operator
         for engine in self.engines.values():
             engine.connect().close()
+
+    @contextmanager
+    def opening(self, operator: Operator, offsets: Iterable[int]) -> Iterator[None]:
+        """An operator opens tables on servers: they are not retired from now on, even if another operator closes them."""
+        self.openings += 1
+        self._opening.add(operator)
+        for offset in offsets:
+            self.site.checker.retired.pop(offset, None)
+        try:
+            yield
+        finally:
+            self._opening.discard(operator)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether an operator is about to open tables; one who was frozen does so when it goes on."""
+        return any(not operator.machine.is_dead for operator in self._opening)
 
     def begin_later(self) -> None:
         """Let an operator begin, a while later."""

@@ -281,7 +281,13 @@ def grow(old: Configuration, new: Configuration, usable: Usable) -> Step:
 
     def do(operator: Operator) -> None:
         shards = OnShards(operator.site.checker)
-        with operator.pool(old) as before, operator.pool(new) as after:
+        with (
+            operator.pool(old) as before,
+            operator.pool(new) as after,
+            operator.operations.opening(
+                operator, [server.offset for server in after.servers[len(before.servers) :]]
+            ),
+        ):
             plan = plans.grow(before, SEQUENCES, after, GAP, shards)
             for _ in before.servers:
                 try:
@@ -334,11 +340,13 @@ def retire(configuration: Configuration, leaving: int, usable: Usable) -> Step:
     """``sqla-tickets retire --last``."""
 
     def do(operator: Operator) -> None:
-        shards = OnShards(operator.site.checker)
+        shards, operations = OnShards(operator.site.checker), operator.operations
+        openings = operations.openings
         with operator.pool(configuration) as pool:
             operator.run(plans.retire(pool, SEQUENCES, leaving, shards))
-        for server in pool.servers[-leaving:]:
-            operator.site.checker.retired.setdefault(server.offset, operator.world.now)
+        if operations.openings == openings and not operations.is_opening:
+            for server in pool.servers[-leaving:]:
+                operator.site.checker.retired.setdefault(server.offset, operator.world.now)
 
     return Step(f"retire --last {leaving}", do, usable, usable)
 
