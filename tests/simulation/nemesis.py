@@ -28,6 +28,13 @@ SWAPPED_SECONDS: Final = 6.0
 PROCESSES_EACH: Final = 8
 #: How old a backup is at least, and for how long before all servers have been told how far each had come.
 BACKUP_SECONDS: Final = 7.0
+#: How long a server is down at most whose data is replaced: clients have often told all that they have drawn by then.
+RESTORE_SECONDS: Final = 5.0
+#: How many backups are of the very moment before the last ticket that the peers know of: a fence is tried there alone.
+LATE_SHARE: Final = 0.75
+#: The powers of a number between 0 and 1: most faults are short, so that a server is well in between, and some not.
+SHORT: Final = 5
+EVEN: Final = 1
 
 
 class Processes(Protocol):
@@ -162,13 +169,19 @@ class Nemesis:
 
     # -- helpers
 
-    def _begin(self, kind: str, what: object, end: Callable[[], None], longest: float) -> None:
+    def _begin(
+        self,
+        kind: str,
+        what: object,
+        end: Callable[[], None],
+        longest: float,
+        power: int = SHORT,
+    ) -> None:
         """Note a fault, and end it after a while."""
         self.faults[kind] += 1
         self._count += 1
         number = self._count
-        # most are short, so that a server is well in between
-        seconds = longest * self._random.random() ** 5
+        seconds = longest * self._random.random() ** power
         self._world.log(f"FAULT {number} {kind} {what} for {seconds:.3f} s")
 
         def once() -> None:
@@ -244,7 +257,7 @@ class Nemesis:
         if not images or not self._can_be_set_back(host):
             return
         host.stop(is_crash=False)
-        image, is_late = self._random.choice(images), self._random.random() < 0.5
+        image, is_late = self._random.choice(images), self._random.random() < LATE_SHARE
         self._health.begin(host.name)  # nobody raises its numbers, so it is of no use any more
         self.restored.add(host.name)
 
@@ -252,7 +265,7 @@ class Nemesis:
             host.model.restore(self._before_its_mark(host, image) if is_late else image)
             host.start()
 
-        self._begin("restored server", host, end, 2)
+        self._begin("restored server", host, end, RESTORE_SECONDS, EVEN)
 
     def _before_its_mark(self, host: Host, image: object) -> object:
         """A server's backup of the moment before the largest ticket that its peers know of."""

@@ -226,6 +226,7 @@ class Scenario:
             nemesis = self.nemesis
             ways = (
                 nemesis.restore,
+                nemesis.restore,
                 nemesis.reset_numbers,
                 nemesis.resume_image,
                 nemesis.lose_commits,
