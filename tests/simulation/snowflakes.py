@@ -196,7 +196,7 @@ class IdMaker:
     def make(self) -> None:
         """Make one id, or some, or more than a tick has."""
         world, generator, machine = self._world, self._generator, self._world.machine
-        n = world.random.choice((1, 1, 1, 1, 10, 1000, 10_000))
+        (n,) = world.random.choices((1, 10, 1000, 10_000), (40, 10, 5, 1))
         call, frozen = self._checker.begin(), machine.frozen_seconds
         before = generator._lease
         world.log("makes {} ids", n)
