@@ -215,7 +215,7 @@ class TableAccess(ServerAccess):
             peers.read_marks(self, table, over)
         if connection is not None:  # a peer may have told its identity just now
             self.refuse_duplicate(connection.identity)
-        if table.generation != generation:
+        if table.generation < generation:  # a later one may have been verified by another draw
             table.largest_shown = 0
         table.verified = None
         if peers is not None:
