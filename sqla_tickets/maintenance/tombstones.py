@@ -51,7 +51,7 @@ def inspect(context: StatementContext, name: str) -> FoundTable:
 
 def _check_offset(context: StatementContext, name: str, found: Tombstone) -> None:
     """Check that a table that is to be opened again has this server's numbers: the others' stay open."""
-    is_kept = found.kind == "converting" and found.stride
+    is_kept = found.kind == "converting" and found.stride and found.offset
     if is_kept and (found.offset - context.offset) % found.stride:
         raise TicketTableError(
             f"the ticket table {name!r} on {context.server} is numbered differently: expected the offset"
