@@ -75,14 +75,14 @@ def _compile(element: NextValue, compiler: Any, **kw: Any) -> Any:
     if kw.get("literal_binds"):
         pass  # a script of literals is run as often as one likes
     elif isinstance(statement, Select) and _is_row_of_ids(cast("Any", statement)):
-        sent = bindparam(element.key, None, type_=_DrawnWhenSent(element.default))
+        sent = bindparam(None, None, type_=_DrawnWhenSent(element.default), unique=True)
         return compiler.visit_bindparam(sent, **kw)
     elif isinstance(statement, (Insert, Update)) and _is_value_in_one_row(
         element, statement, compiler.dialect, kw
     ):
         rendered = compiler.visit_bindparam(element, **kw)
-        _add_to_prefetch(element, compiler, statement)
-        return rendered
+        if _add_to_prefetch(element, compiler, statement):
+            return rendered
     raise TicketArgumentError(
         f"{element.default!r}.next_value() is one ticket, and could be stored in several rows here: draw first, by"
         " pool.next_id(name) or pool.next_ids(name, n), and use the numbers. It may stand in insert().values(...)"
@@ -139,19 +139,26 @@ def _compared_with_value(criterion: ColumnElement[Any]) -> Column[Any] | None:
     if isinstance(criterion, BinaryExpression) and criterion.operator is operators.eq:
         left, right = criterion.left, criterion.right
         if isinstance(left, Column) and isinstance(right, BindParameter):
-            return left
+            # PostgreSQL finds several integers equal to one float
+            is_alike = right.type._type_affinity is left.type._type_affinity
+            return left if is_alike else None
     return None
 
 
-def _add_to_prefetch(element: NextValue, compiler: Any, statement: Insert | Update) -> None:
-    """List it with the columns whose defaults are called for each row, under the name of its parameter."""
+def _add_to_prefetch(element: NextValue, compiler: Any, statement: Insert | Update) -> bool:
+    """List it with the columns whose defaults are called for each row, under the name of its parameter, if it is not."""
     source = source_of(element.default._column())
     name = compiler.bind_names[element]
+    prefetch = (
+        compiler.update_prefetch if isinstance(statement, Update) else compiler.insert_prefetch
+    )
+    if any(listed.name == name for listed in prefetch):
+        return False  # one parameter in two places is one ticket
     listed: Column[Any] = Column(name, element.type)
     listed.table = source.table
     listed.default = listed.onupdate = source.default
-    is_update = isinstance(statement, Update)
-    (compiler.update_prefetch if is_update else compiler.insert_prefetch).append(listed)
+    prefetch.append(listed)
     target = cast("Any", statement.table).c.get(name)
     if target is not None and not target.primary_key:
         compiler.postfetch.append(target)  # so that the ORM reads it back
+    return True

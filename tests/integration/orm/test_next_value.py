@@ -207,7 +207,8 @@ def test_a_column_that_is_too_small(site: Site) -> None:
 
 def test_select(site: Site) -> None:
     statement = select(PHOTOS.next_value())
-    two = select(PHOTOS.next_value().label("one"), PHOTOS.next_value().label("two"))
+    one = PHOTOS.next_value()
+    two = select(one.label("one"), one.label("two"))
     with site.count() as counted, site.engine.begin() as connection:
         found = [connection.scalar(statement) for _ in range(2)]
         row = connection.execute(two).one()
@@ -263,10 +264,17 @@ REFUSED: dict[str, ClauseElement] = {
     "update_by_literal_sql_beside_it": SET.where(ONE, literal_column("1 = 1 OR 1 = 1")),
     "update_by_another_table_beside_it": SET.where(ONE, tags.c.id == photos.c.number),
     "update_by_a_string": update(words).values(number=NEXT).where(words.c.word == "a"),
+    "update_by_a_float": SET.where(photos.c.id == float(2**53)),
+    "update_by_a_number_for_a_uuid": update(areas)
+    .values(number=NEXT)
+    .where(areas.c.key == literal(0), areas.c.spot == 1),
     "update_where": update(photos).values(number=7).where(photos.c.id == NEXT),
     "update_of_an_expression": update(photos).where(ONE).values(number=NEXT + 1),
     "insert_of_an_expression": insert(photos).values(number=NEXT + 1),
     "insert_of_a_case": insert(photos).values(number=case((true(), NEXT))),
+    "insert_of_one_in_two_expressions": insert(photos).values(
+        id=literal(0) + NEXT, number=literal(0) + NEXT
+    ),
     "insert_of_many_values": insert(photos).values([{"id": NEXT}, {"id": NEXT}]),
     "insert_of_a_subquery": insert(photos).values(number=select(NEXT).scalar_subquery()),
     "insert_from_select": insert(photos).from_select(["id"], select(NEXT)),
