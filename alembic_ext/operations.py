@@ -7,6 +7,7 @@ has one, is a function of `sqla_tickets.maintenance.operations`.
 
 Its tests: its reverse in ``tests/unit/migrations/test_operations.py``, its effect, given twice, in ``test_operations.py`` of
 ``tests/integration/migrations``, and, where it changes ticket servers, an entry in ``OPERATIONS`` of ``test_interruptions.py`` there: it can be ended at any change and run again.
+What it refuses offline, and of bad arguments, goes into ``test_offline.py`` and ``test_bad_input.py`` beside them.
 ``test_pages.py`` runs its page, whose heading is the operation's name in backticks, and fails while there is none.
 """
 

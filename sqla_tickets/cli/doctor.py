@@ -1,10 +1,13 @@
 """Checks of ticket servers for whatever can make ids repeat, or draws fail: one function for each.
 
 A new check is a function here with ``@check``, its `Code`, and a row in ``docs/operations/index.md``. It may read every variable
-and every counter of a server; one that a kind of server lacks is missing there, and its check finds nothing.
+and every counter of a server; one that a kind of server lacks is missing there, and its check finds nothing. A fact that is
+neither is read by `cli.inspection`.
 
-Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`; a state that no server at
-hand can have is tested in ``tests/unit/cli/test_doctor.py``. The healthy pair has no finding. ``test_every_finding_has_a_test`` fails while there is none, and ``tests/docs/test_operations_docs.py`` without the row.
+Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`. A state that the tests'
+servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Another test there holds that two healthy servers have no finding: both
+run on one host. ``test_every_finding_has_a_test`` fails for a `Code` without a test, and ``tests/docs/test_operations_docs.py`` for one that
+no page names.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 **A draw takes no longer than servers x (timeout + lock_wait)**: 2 seconds for each server, as `TicketPool` sets
 `Timeouts`. A server that waits for a lock sends as little as one that is frozen. A ping on another connection tells them
-apart: a server that answers it is alive. So a frozen server costs a draw ``timeout``, 1 second; one whose lock is held costs
+apart: a server that answers it is alive. So a frozen server costs a draw at most ``timeout``, 1 second; one whose lock is held costs
 both, 2 seconds.
 
-A wait for one server ends by whichever of these is first; the first two keep to a fraction of a second:
+The earliest of these ends a wait for one server. The first two of them are exact to a fraction of a second:
 
 - The hedging monitor cuts the draw's socket, with every driver that shows one: `draw.hedging`, ``_action``.
 - A draw without a connection leaves the queue for one: `connect.pool`, ``acquire``.

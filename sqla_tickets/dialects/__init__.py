@@ -1,6 +1,6 @@
 """The kinds of databases that can be ticket servers, one class for each.
 
-Every statement that a ticket server gets is a method of `base.TicketDialect`, which a kind overrides: its lock is
+Every statement about a ticket table is a method of `base.TicketDialect`, which a kind overrides: its lock is
 `lock_table`, a draw `replace_ticket` or `advance_counter`; so is what its errors, time-outs and users are.
 
 A new kind is one subclass in one file. It begins as a copy of ``sqlite.py``, the shortest; one that speaks another's protocol
@@ -10,22 +10,22 @@ the kinds; only `connect.sockets` knows where drivers that have no ``fileno()`` 
 
 The tests it owes, wherever it lives: what it decides without a server, as by a version or a URL, like those of ``tests/unit/dialects``; and a
 draw through its entry point, like that of ``test_registry.py`` there. A kind of this package also goes into ``KINDS`` of
-``tests/support/servers/server_registry.py``, with a server to start, and into ``tests/support/drivers.py``, with its drivers: then
+``tests/support/servers/server_registry.py``, with a server to start and its way in ``shared()`` of ``server_fixtures.py``, and into ``tests/support/drivers.py``, with its drivers: then
 every test of a draw and of a migration runs on it.
 
-What a kind owes; `base` says how, and has what PostgreSQL needs where nothing is overridden:
+What a kind owes. `base` says how; a method that is not overridden does what PostgreSQL needs:
 
 - Always: ``set_connect_defaults``, ``set_up_session``, ``comment_on``, ``describe_table``, ``list_tables``, and
   ``upsert_largest``, which `base.raised_on_conflict` writes where there is ``ON CONFLICT``.
 - Its errors: ``error_codes`` and ``error_code``, or ``error_texts``. One that is not found is a lost connection.
 - Drawing: ``advance_counter``, where it has no ``UPDATE ... RETURNING``; then ``returns_counter``, too. ``read_row``, where it has no
   ``FOR UPDATE``.
-- Changing tables: ``lock_table``, unless what ``begin`` begins keeps all others out. A kind without such transactions has
-  ``begin = None``, and alters tables: ``unlock_tables``, ``table_parts``, ``alter_to_tombstone``, ``replace_by_tombstone``,
+- Changing tables: ``lock_table``. It is None for a kind whose transactions, begun by ``begin``, keep all others out. A kind
+  that cannot change tables in a transaction has ``begin = None``, and alters them: ``exclusive``, ``unlock_tables``, ``table_parts``, ``alter_to_tombstone``, ``replace_by_tombstone``,
   ``open_table``.
 - Noticing a restart: ``identity``. Without it, a server that was restored while a process ran is found by its low numbers only. Also
   ``read_only``, ``durability``.
-- Its SQL: ``now``, ``utc_of_milliseconds``, ``name_type``, ``ticket_type``, ``ping``, ``default_port``, ``is_embedded``.
+- Its SQL: ``now``, ``utc_of_milliseconds``, ``name_type``, ``ticket_type`` (and ``create_table``, ``create_tombstone``, ``drop_table``, where BIGINT or IF EXISTS is unknown), ``ping``, ``default_port``, ``is_embedded``.
 - For operators: ``facts``, ``missing_grant``, ``grants`` with the privileges, ``maintenance_database``, ``synchronous_driver``.
 - Flickr's table, where it has REPLACE: ``layouts``, ``replace_ticket``, ``replace_up_to``, ``keeps_counter``.
 """

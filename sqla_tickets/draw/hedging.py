@@ -5,9 +5,8 @@ the requests in flight, each when it would be overdue. It is overdue when it has
 longer than is usual, and its answer does not even lie in the socket. For an overdue one the monitor sends a
 *hedge*: the same draw to another server. The first answer wins; the loser's ticket is a gap.
 
-When a server answers no request at all, only the oldest one goes on waiting for it, without a hedge
-at most until its time-out. All others fail over to the next server at once, and a probe pings the
-unresponsive one.
+When a server answers no request at all, only the oldest one goes on waiting for it, until its time-out, and is
+hedged. All others fail over to the next server at once, and a probe pings the unresponsive one.
 
 All of that costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So it is
 paid for from one budget of tokens. A suspicion costs one; a hedge that wins in time gives it back, and so do many

@@ -88,7 +88,7 @@ class InFlightRequest:
             that the monitor can tell.
     """
 
-    # what hardly any draw has to say is not put into each; what each one reads is, as Python finds it there sooner
+    # A value of the class costs a draw nothing until it is read; what each draw reads is quicker to find in the instance.
     is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
