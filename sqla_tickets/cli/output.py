@@ -192,14 +192,16 @@ def _status_table(statuses: Sequence[TableStatus], width: int) -> Table:
         key = s.pool, s.sequence
         rows.append(_row(s, is_first=key != before))
         before = key
-    for left_out in range(len(FIRST_TO_GO) + 1):
-        columns = [name for name in rows[0] if name not in FIRST_TO_GO[:left_out]]
+    columns, to_go = list(rows[0]), iter(FIRST_TO_GO)
+    while True:
         table = table_of(columns, whole=("sequence", "state", "last"))
         for row in rows:
             table.add_row(*(row[name] for name in columns))
-        if Measurement.get(_UNBOUNDED, _UNBOUNDED.options, table).maximum <= width:
-            break
-    return table
+        fits = Measurement.get(_UNBOUNDED, _UNBOUNDED.options, table).maximum <= width
+        next_to_go = next(to_go, None)
+        if fits or next_to_go is None:
+            return table
+        columns = [name for name in columns if name != next_to_go]
 
 
 _UNBOUNDED: Final = Console(width=WHOLE)

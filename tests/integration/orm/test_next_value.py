@@ -471,7 +471,7 @@ def test_each_shard_has_a_ticket_of_its_own(site: Site, tmp_path: Any) -> None:
             session.add(Photo(key=1))
     everywhere = ShardedSession(
         shards=shards,
-        shard_chooser=lambda *_: "a",
+        shard_chooser=lambda mapper, instance, clause=None: "a",
         identity_chooser=lambda *_, **__: list(shards),
         execute_chooser=lambda _: list(shards),
     )
