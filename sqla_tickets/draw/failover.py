@@ -152,7 +152,7 @@ def servers_to_try(
     2. Those that have failed before, but fail fast.
     3. Those that this draw has tried and that are worth a second try: it was sent elsewhere too early, an idle
        connection was dead (a firewall may have cut all of them), or they have answered others since.
-    4. The unresponsive ones, once a probe is answered.
+    4. The unresponsive ones, once a probe is answered; all of them together are given the time of one.
     5. Those whose tables serve a queue of others: the draw joins the queue again.
 
     Args:
@@ -173,7 +173,8 @@ def servers_to_try(
         if server.breaker.timed_out:
             probe(server, TIMING.stale_forced_probe_seconds)
     left_out: list[TicketServer] = []
-    polls = _polls(began + sum(server.timeouts.timeout_seconds for server in servers))
+    timeouts = [server.timeouts.timeout_seconds for server in servers]
+    polls = _polls(min(began + sum(timeouts), time.monotonic() + max(timeouts)))
     yield from _forced_trials(ring, name, failures, left_out, polls)
     for server in ring:
         if _is_to_be_asked_again(server, name, failures[server]):
@@ -188,12 +189,14 @@ def servers_to_try(
         began = now
 
 
-def _polls(end: float) -> Iterator[int]:
-    """How often a draw polls the running probes, until its time is over."""
-    for poll in range(TIMING.max_probe_polls):
-        if time.monotonic() > end:
-            return
-        yield poll
+def _polls(end: float) -> Iterator[float]:
+    """The times at which a draw polls the running probes, until its own is over; pauses between them."""
+    began = now = time.monotonic()
+    while now < end:
+        yield now
+        # the longer it has waited, the less another moment matters: many draws may wait here
+        pause(max(TIMING.probe_pause_seconds, TIMING.probe_pause_part * (now - began)))
+        now = time.monotonic()
 
 
 def _forced_trials(
@@ -201,7 +204,7 @@ def _forced_trials(
     name: str,
     failures: dict[TicketServer, TicketError],
     left_out: list[TicketServer],
-    polls: Iterator[int],
+    polls: Iterator[float],
 ) -> Iterator[TicketServer]:
     """Servers that have failed and answer quickly; the unresponsive ones are left out.
 
@@ -226,8 +229,6 @@ def _forced_trials(
                 yield server
                 server.breaker.share_result(asked_at, failures[server])
             rest.remove(server)
-        if rest:
-            pause(TIMING.probe_pause_seconds)
 
 
 def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError) -> bool:
@@ -250,23 +251,23 @@ def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: fl
 
 
 def _coming_back(
-    unresponsive: list[TicketServer], name: str, polls: Iterator[int]
+    unresponsive: list[TicketServer], name: str, polls: Iterator[float]
 ) -> Iterator[TicketServer]:
-    """The unresponsive servers that answer a probe soon, as their answers arrive.
+    """The unresponsive servers that answer a probe in time, as their answers arrive.
 
     What was held against the table is asked of the draw: its breaker may be open because the server was unresponsive.
     """
-    while True:
+    while unresponsive:
+        is_last = next(polls, None) is None
         for server in list(unresponsive):
-            if server.not_to_be_asked(name) is None:
-                unresponsive.remove(server)
-                yield server
-            elif server.breaker.timed_out:
+            if server.breaker.timed_out:
                 probe(server, TIMING.stale_forced_probe_seconds)
-        are_awaited = any(server.probes.are_under_way for server in unresponsive)
-        if not are_awaited or next(polls, None) is None:
+                continue
+            unresponsive.remove(server)
+            if server.not_to_be_asked(name) is None:
+                yield server
+        if is_last:
             return
-        pause(TIMING.probe_pause_seconds)
 
 
 def plan(

@@ -24,8 +24,8 @@ class Timing:
         lock_singles_seconds: how long single tickets queue for a table's lock after one of them has waited in vain.
         max_inspections: how often one draw inspects a table again whose columns are not what they were a moment ago.
         remembered_blocks: how many blocks of a table are compared with one that comes late.
-        max_probe_polls: how often a draw that no server has answered polls the running probes.
-        probe_pause_seconds: how long it waits between two polls; on a busy machine they take longer, as probes do.
+        probe_pause_seconds: how long a draw that no server has answered waits at least between two polls of the probes.
+        probe_pause_part: the part of its wait so far that it waits at least.
         queue_seconds: for how long at most a draw that waits for a lock in vain checks whether others are served.
         queue_polls: how often it checks in that time.
         max_queues: how often more a draw joins the queue for a ticket table, when no other server answers.
@@ -78,8 +78,8 @@ class Timing:
     lock_singles_seconds: float = 10.0
     max_inspections: int = 5
     remembered_blocks: int = 128
-    max_probe_polls: int = 40
     probe_pause_seconds: float = 0.005
+    probe_pause_part: float = 0.1
     queue_seconds: float = 0.5
     queue_polls: int = 6
     max_queues: int = 3

@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from threading import Barrier
+from threading import Barrier, Timer
 
 import pytest
 
 from sqla_tickets import NoTicketServer, TicketPool, TicketServerError
 from sqla_tickets.draw import circuit_breaker, failover
-from sqla_tickets.draw.timing import TIMING
 from tests.support.draws import assert_unique, fresh_pair, mysql_like, run
 from tests.support.servers import ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
@@ -25,9 +24,14 @@ THREADS = 12
 
 
 @contextmanager
-def pool_of_one(servers: ServerFixtures) -> Iterator[tuple[TicketPool, TcpProxy]]:
+def pool_of_one(
+    servers: ServerFixtures, timeout: float = 1
+) -> Iterator[tuple[TicketPool, TcpProxy]]:
     url = servers.fresh_database(mysql_like(servers, "mariadb"))
-    with TcpProxy(url.port) as proxy, TicketPool([url.set(port=proxy.port)]) as pool:
+    with (
+        TcpProxy(url.port) as proxy,
+        TicketPool([url.set(port=proxy.port)], timeout=timeout) as pool,
+    ):
         pool.create_table("photos")
         yield pool, proxy
 
@@ -40,8 +44,7 @@ def test_draws_that_fail_together_have_one_of_them_ask(
     servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_timing(monkeypatch, circuit_breaker, one_trial_seconds=0.5)
-    set_timing(monkeypatch, failover, max_probe_polls=10_000)
-    with pool_of_one(servers) as (pool, proxy), ThreadPoolExecutor(THREADS) as threads:
+    with pool_of_one(servers, timeout=5) as (pool, proxy), ThreadPoolExecutor(THREADS) as threads:
         ids = [pool.next_id("photos")]
         go_down(proxy)
         with pytest.raises(NoTicketServer):
@@ -139,7 +142,30 @@ def test_servers_that_refuse_and_frozen_ones_are_waited_for_at_the_same_time(
         monkeypatch.setattr(failover, "pause", pause)
         with pytest.raises(NoTicketServer):
             pool.next_id("photos")
-        assert 0 < len(pauses) <= TIMING.max_probe_polls
+        longest = max(server.timeouts.timeout_seconds for server in pool.servers)
+        assert 0 < sum(pauses[:-1]) < longest
+
+
+@pytest.mark.parametrize("is_other_refusing", [False, True])
+def test_an_unresponsive_server_is_given_its_timeout_to_answer_a_probe(
+    servers: ServerFixtures, is_other_refusing: bool
+) -> None:
+    """A server that was frozen has much to catch up with: on a busy machine it takes half a second."""
+    first, second, urls = fresh_pair(servers, "mariadb")
+    with TcpProxy(first.port) as refusing, TcpProxy(second.port) as frozen:
+        behind = [urls[0].set(port=refusing.port), urls[1].set(port=frozen.port)]
+        with TicketPool(behind, timeout=10) as pool:
+            pool.create_table("photos")
+            frozen.do(Fault("freeze"))
+            refusing.do(Fault("close" if is_other_refusing else "freeze"))
+            for server in pool.servers:
+                frozen_now = server is pool.servers[1] or not is_other_refusing
+                server.breaker.record_failure(TicketServerError("down"), timed_out=frozen_now)
+            thaw = Timer(0.7, frozen.do, [Fault()])
+            thaw.start()
+            ticket = pool.next_id("photos")
+            thaw.join()
+    assert ticket % 2 == 0
 
 
 class Variable:

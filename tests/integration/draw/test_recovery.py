@@ -17,7 +17,6 @@ from sqla_tickets import (
     TicketTableError,
 )
 from sqla_tickets.dialects import LayoutName
-from sqla_tickets.draw import failover
 from sqla_tickets.draw.health_check import probe
 from sqla_tickets.tables import inspection
 from sqla_tickets.tables.context import StatementContext
@@ -35,7 +34,6 @@ from tests.support.draws import (
 )
 from tests.support.servers import ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
-from tests.support.timing import set_timing
 
 
 def draw_until_it_is_given_up(pool: TicketPool) -> list[int]:
@@ -179,11 +177,10 @@ def mute_probe(server: TicketServer, proxy: TcpProxy) -> None:
 
 
 def test_an_open_circuit_is_tried_again_where_what_was_asked_before_is_lost(
-    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+    servers: ServerFixtures,
 ) -> None:
-    set_timing(monkeypatch, failover, max_probe_polls=10_000)
     url = servers.fresh_database(mysql_like(servers, "mariadb"))
-    with TcpProxy(url.port) as proxy, TicketPool([url.set(port=proxy.port)]) as pool:
+    with TcpProxy(url.port) as proxy, TicketPool([url.set(port=proxy.port)], timeout=5) as pool:
         pool.create_table("photos")
         server = pool.servers[0]
         server.breaker.record_failure(TicketServerError("unresponsive"), timed_out=True)
