@@ -118,6 +118,19 @@ def metadata_of(pool: str, value: object) -> MetaData:
     )
 
 
+def metadatas_of(pool: str, values: tuple[object, ...]) -> list[MetaData]:
+    """The MetaDatas that a pool is to serve: one or more.
+
+    Raises:
+        TicketArgumentError: there is none, or one of them is invalid.
+    """
+    if not values:
+        raise TicketArgumentError(
+            f"the pool {pool!r} serves one MetaData or more, and got none: name one, such as Base.metadata"
+        )
+    return [metadata_of(pool, value) for value in values]
+
+
 def _shown(value: object) -> str:
     """A value for a message, shortened. Python cannot write an integer of too many digits."""
     try:

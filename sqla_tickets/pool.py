@@ -25,6 +25,7 @@ from .arguments import (
     NODES,
     BlockBounds,
     metadata_of,
+    metadatas_of,
     name_of_sequence,
     names_of_sequences,
     seconds,
@@ -183,35 +184,44 @@ class TicketPool(event.EventTarget):
 
     # -- which sequences it serves
 
-    def attach(self, metadata: MetaData) -> None:
-        """Serve every `TicketSequence` of ``metadata`` whose ``pool`` is this pool's name.
+    def attach(self, *metadatas: MetaData) -> None:
+        """Serve every `TicketSequence` of ``metadatas`` whose ``pool`` is this pool's name.
 
         Another pool of that name is replaced. The first call of a process installs the
         ``before_flush`` listener on SQLAlchemy's ``Session``.
+
+        Raises:
+            TicketArgumentError: there is no MetaData, or one of them is something else. Nothing is attached then.
         """
-        attached_sources(metadata_of(self.name, metadata))[self.name] = self
-        self._metadatas.add(metadata)
+        for metadata in metadatas_of(self.name, metadatas):
+            attached_sources(metadata)[self.name] = self
+            self._metadatas.add(metadata)
         mappers.inspect_mappers()
         flush.install()
 
-    def detach(self, metadata: MetaData) -> None:
-        """Stop serving ``metadata``; nothing happens if another pool serves it under this name."""
-        sources = attached_sources(metadata_of(self.name, metadata))
-        if sources.get(self.name) is self:
-            del sources[self.name]
-        self._metadatas.discard(metadata)
+    def detach(self, *metadatas: MetaData) -> None:
+        """Stop serving ``metadatas``; those that another pool serves under this name stay with it."""
+        for metadata in metadatas_of(self.name, metadatas):
+            sources = attached_sources(metadata)
+            if sources.get(self.name) is self:
+                del sources[self.name]
+            self._metadatas.discard(metadata)
 
     @contextmanager
-    def attached(self, metadata: MetaData) -> Generator[TicketPool]:
-        """Serve ``metadata`` within a ``with`` block; then the pool before serves it again."""
-        before = attached_pools(metadata_of(self.name, metadata)).get(self.name)
-        self.attach(metadata)
+    def attached(self, *metadatas: MetaData) -> Generator[TicketPool]:
+        """Serve ``metadatas`` within a ``with`` block; then the pools before serve them again."""
+        before = [
+            (metadata, attached_pools(metadata).get(self.name))
+            for metadata in metadatas_of(self.name, metadatas)
+        ]
+        self.attach(*metadatas)
         try:
             yield self
         finally:
-            self.detach(metadata)
-            if before is not None:
-                before.attach(metadata)
+            self.detach(*metadatas)
+            for metadata, pool in before:
+                if pool is not None:
+                    pool.attach(metadata)
 
     def _resolve(self, moved: TicketTableMoved) -> TicketPool:
         """The pool that a tombstone of this pool's names: attached to the same MetaData.

@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_tickets import PoolNotAttached, TicketArgumentError, TicketPool, TicketSequence
 from sqla_tickets.orm.flush import assign_tickets
+from sqla_tickets.pool import attached_pools
 
 
 class Base(DeclarativeBase):
@@ -166,6 +167,30 @@ def test_one_pool_serves_several_metadatas(tmp_path: Path, default: TicketPool) 
             keys.append(connection.execute(insert(table)).inserted_primary_key)
         engine.dispose()
     assert keys == [(1_000,), (1_001,)]
+
+
+def test_several_metadatas_at_once(default: TicketPool) -> None:
+    """As an application with Flask-SQLAlchemy's binds has them; each goes back to the pool it had before."""
+    one, other = MetaData(), MetaData()
+    with TicketPool(["sqlite://"]) as before:
+        before.attach(other)
+        with default.attached(one, other):
+            assert [attached_pools(each) for each in (one, other)] == [{"default": default}] * 2
+        assert attached_pools(one) == {}
+        assert attached_pools(other) == {"default": before}
+    default.attach(one, other)
+    default.detach(one, other)
+    assert [attached_pools(each) for each in (one, other)] == [{}, {}]
+
+
+def test_all_of_several_metadatas_are_checked_first(default: TicketPool) -> None:
+    metadata = MetaData()
+    with pytest.raises(TicketArgumentError, match=r"serves a MetaData.*and not \["):
+        default.attach(metadata, [MetaData()])  # type: ignore[arg-type]
+    assert attached_pools(metadata) == {}
+    for call in (default.attach, default.detach, default.attached().__enter__):
+        with pytest.raises(TicketArgumentError, match="got none: name one"):
+            call()
 
 
 def test_a_sequence_in_no_table_has_no_pool() -> None:
