@@ -144,7 +144,7 @@ def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
 
 def _state(server: TicketServer, name: str) -> FoundTable | TicketError:
     try:
-        return server.do(name, tombstones.inspect, name)
+        return server.read(name, tombstones.inspect, name)
     except TicketError as error:
         return error
 

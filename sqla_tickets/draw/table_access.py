@@ -59,7 +59,7 @@ class TableAccess(ServerAccess):
             context = self.context.over(connection.cursor)
             return inspection.last_ticket(context, name, layout.name, layout.stub)
 
-        return self._do(name, work)
+        return self._do(name, work, attempts=TIMING.read_attempts)
 
     def do(
         self,
@@ -79,13 +79,37 @@ class TableAccess(ServerAccess):
         Raises:
             TicketError: the server failed, or ``work`` did.
         """
+        return self._do(name, self._on(name, work, *args, **kwargs))
+
+    def read(
+        self,
+        name: str,
+        work: Callable[Concatenate[StatementContext, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """`do` what somebody waits to see: no lock of another session is waited for long.
+
+        Raises:
+            TicketError: the server failed, or ``work`` did.
+        """
+        return self._do(name, self._on(name, work, *args, **kwargs), attempts=TIMING.read_attempts)
+
+    def _on(
+        self,
+        name: str,
+        work: Callable[Concatenate[StatementContext, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Callable[[Connection], T]:
+        """What `do` does with a connection."""
 
         def on(connection: Connection) -> T:
             self.table(name).layout = None
             context = self.context.over(connection.cursor, connection.identity)
             return work(context, *args, **kwargs)
 
-        return self._do(name, on)
+        return on
 
     def make(
         self,
@@ -113,12 +137,12 @@ class TableAccess(ServerAccess):
 
         return self.do(name, alone)
 
-    def _do(self, name: str, work: Callable[[Connection], T]) -> T:
+    def _do(self, name: str, work: Callable[[Connection], T], attempts: int | None = None) -> T:
         """Do something about a table with a connection of its own, driver's errors translated."""
 
         def run() -> T:
             try:
-                return self._run(work, TIMING.max_attempts)
+                return self._run(work, attempts or TIMING.max_attempts)
             except TicketError:
                 raise
             except Exception as error:

@@ -18,6 +18,7 @@ class Timing:
         idle_seconds: how long a table goes without a draw until it is verified again: peers may know more by now.
         max_attempts: how often one draw, or work on a table, is sent to one server while deadlocks and lock
             waits are all that happens.
+        read_attempts: the same for a look at a table, which somebody waits for.
         retry_pause_seconds: how long work on a table pauses at most before it is sent again.
         deadlock_pause_seconds: how long a draw pauses at most after its first deadlock; each other one doubles it.
         deadlock_doublings: how often it is doubled at most.
@@ -72,6 +73,7 @@ class Timing:
 
     idle_seconds: float = 30.0
     max_attempts: int = 30
+    read_attempts: int = 2
     retry_pause_seconds: float = 0.05
     deadlock_pause_seconds: float = 0.005
     deadlock_doublings: int = 5

@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,12 +33,10 @@ from sqla_tickets import (
     TicketServer,
 )
 from sqla_tickets.connect.connection import Connection
-from sqla_tickets.draw import table_access
 from sqla_tickets.maintenance import operations, tombstones
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting, until
 from tests.support.servers import PASSWORD, MySQLLike, ServerFixtures
-from tests.support.timing import set_timing
 
 
 def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]) -> None:
@@ -169,10 +168,12 @@ def test_a_table_that_another_session_holds(
     on: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    set_timing(monkeypatch, table_access, max_attempts=1)
+    """Each look at it takes a second: a migration has the patience to look thirty times."""
+    connected = count_connects(monkeypatch)
     with servers.mariadb(1).administrator() as cursor:
         cursor.execute(f"LOCK TABLES `{ticket_urls[1].database}`.photos WRITE")
-        done = run_cli("status", *on, "--over", 0)
+        done = run_cli("status", *on, "--over", 0.01)
+        of_status = connected[2]
         examined = run_cli("doctor", *on, "--json").json["findings"]
         cursor.execute("UNLOCK TABLES")
     assert done.code == 1
@@ -181,6 +182,21 @@ def test_a_table_that_another_session_holds(
     codes = {f["code"]: f["severity"] for f in examined}
     assert codes["table-busy"] == "stops"
     assert "table-unfit" not in codes
+    assert of_status <= 12
+    assert connected[2] - of_status <= 12
+
+
+def count_connects(monkeypatch: pytest.MonkeyPatch) -> Counter[int | None]:
+    """How often a connection to each server is asked for from now on, by its offset."""
+    asked: Counter[int | None] = Counter()
+    connect = TicketServer.connect
+
+    def counted(self: TicketServer, *, afresh: bool = False) -> Connection:
+        asked[self.offset] += 1
+        return connect(self, afresh=afresh)
+
+    monkeypatch.setattr(TicketServer, "connect", counted)
+    return asked
 
 
 @pytest.mark.ticket_servers("mariadb")
@@ -392,18 +408,11 @@ def test_a_server_that_is_down_is_not_waited_for_again_and_again(
     """One that hangs costs seconds each time, while somebody waits who was called at night."""
     for n in range(9):
         pool.create_table(f"photos{n}")
-    asked: list[int | None] = []
-    connect = TicketServer.connect
-
-    def counted(self: TicketServer, *, afresh: bool = False) -> Connection:
-        asked.append(self.offset)
-        return connect(self, afresh=afresh)
-
-    monkeypatch.setattr(TicketServer, "connect", counted)
+    asked = count_connects(monkeypatch)
     nowhere = URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", 1, "x")
     assert run_cli(*command, *options([ticket_urls[0], nowhere])).code == 1
-    assert asked.count(1) >= 10
-    assert asked.count(2) <= 5
+    assert asked[1] >= 10
+    assert asked[2] <= 5
 
 
 def test_no_server_is_up(tmp_path: Path) -> None:
