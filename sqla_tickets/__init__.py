@@ -54,6 +54,7 @@ from .errors import (
 from .orm.sequence import TicketSequence
 
 if TYPE_CHECKING:
+    from .async_pool import AsyncTicketPool
     from .draw.access import ServerSpec
     from .draw.server import TicketServer
     from .maintenance.status import TableStatus
@@ -70,6 +71,7 @@ __all__ = [
     "INSTAGRAM",
     "SNOWFLAKE",
     "SONYFLAKE",
+    "AsyncTicketPool",
     "BitLayout",
     "ClockMovedBack",
     "Decoded",
@@ -102,6 +104,7 @@ __version__ = "0.1.0"
 
 #: What is imported when it is first used, by its module: declaring models needs none of it.
 _LAZY = {
+    "async_pool": ("AsyncTicketPool",),
     "draw.access": ("ServerSpec",),
     "draw.server": ("TicketServer",),
     "maintenance.status": ("TableStatus",),

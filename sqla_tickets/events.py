@@ -103,6 +103,11 @@ class TicketEvents(event.Events[event.EventTarget]):
         """``pool.dispose()`` was called, and has closed no connection yet."""
 
     @classmethod
+    def _accept_with(cls, target: Any, identifier: str) -> Any:
+        # an AsyncTicketPool
+        return super()._accept_with(getattr(target, "sync_pool", target), identifier)
+
+    @classmethod
     def _listen(cls, event_key: Any, **options: bool) -> None:
         Dispatcher.has_listeners = True
         super()._listen(event_key, **options)

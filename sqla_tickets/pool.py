@@ -139,6 +139,8 @@ class TicketPool(event.EventTarget):
         )
         #: Whether a ticket server is a SQLite file.
         self._on_sqlite = any(server.context.dialect.is_embedded for server in self.servers)
+        #: Whether a driver is async, so that only SQLAlchemy's greenlet can wait for it.
+        self._is_async = any(server.engine.dialect.is_async for server in self.servers)
         self._check_offsets()
         self._warn_of_duplicates()
         self.info: dict[Any, Any] = {}
@@ -237,6 +239,15 @@ class TicketPool(event.EventTarget):
                 return pool
         raise moved
 
+    def _check_caller(self) -> None:
+        """Check that the caller can wait for every driver, before any server is asked.
+
+        Raises:
+            TicketArgumentError: one is async, and the caller is synchronous code.
+        """
+        for server in self.servers:
+            server.check_caller()
+
     def _is_reachable_from(self, pool: TicketPool) -> bool:
         """Whether this pool is still what ``pool`` finds under its name."""
         return pool is self or any(
@@ -256,6 +267,8 @@ class TicketPool(event.EventTarget):
             TicketTableError: no server has a table for the sequence that may be drawn from.
             TicketsExhausted: no number is left.
         """
+        if self._is_async:
+            self._check_caller()
         buffer = self._buffer
         try:
             ready = buffer.sequences[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
@@ -302,6 +315,8 @@ class TicketPool(event.EventTarget):
         """`reserve` by the name of a sequence and the bounds of its blocks."""
         if type(n) is not int or n < 1:
             whole_number(f"tickets of {name!r}: n", n, 1)
+        if self._is_async:
+            self._check_caller()
         while True:
             if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
                 self._reinit_after_fork()
@@ -338,10 +353,9 @@ class TicketPool(event.EventTarget):
         Not from SQLite: it does not survive a fork while a thread is inside of it.
         """
         pool, _ = self._redirects.get(name, (self, name))
-        in_a_task = any(server.engine.dialect.is_async for server in pool.servers)
-        if pool._on_sqlite or (in_a_task and not has_running_loop()):
+        if pool._on_sqlite or (pool._is_async and not has_running_loop()):
             return False
-        return in_background(fetch, f"sqla_tickets block of {name!r}", in_a_task=in_a_task)
+        return in_background(fetch, f"sqla_tickets block of {name!r}", in_a_task=pool._is_async)
 
     def _buffer_of_this_process(self) -> Buffer:
         if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
@@ -385,6 +399,7 @@ class TicketPool(event.EventTarget):
             TicketError: a server failed, or has another table of that name. Call it again when that
                 is repaired: what was done is kept.
         """
+        self._check_caller()
         whole_number(f"the ticket table {name!r}: start", start, 1)
         operations.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
 
@@ -394,6 +409,7 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketError: a server failed.
         """
+        self._check_caller()
         name = name_of_sequence(name)
         try:
             for server in self.servers:
@@ -410,6 +426,7 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketError: a server failed, or has no table for the sequence.
         """
+        self._check_caller()
         name = name_of_sequence(name)
         try:
             operations.raise_above(self, name, above)
@@ -430,6 +447,7 @@ class TicketPool(event.EventTarget):
             TicketIntegrityError: a table still issues old numbers, or another server's; it stays quarantined.
             TicketError: a server failed; its table stays quarantined.
         """
+        self._check_caller()
         name_of_sequence(name)
         if server is not None and server not in self.servers:
             raise TicketArgumentError(f"{server} is not in the pool {self.name!r}")
@@ -448,6 +466,7 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketError: as `create_table`.
         """
+        self._check_caller()
         create_tables(self, _ticket_columns(metadata_of(self.name, metadata)))
 
     def _sequences_of(self, metadata: MetaData) -> list[str]:
@@ -496,6 +515,7 @@ class TicketPool(event.EventTarget):
         What a background call that is under way has opened, or opens yet, is closed at its end. The pool can be
         used again; its buffers stay.
         """
+        self._check_loop()
         self._events.dispatch_event("disposing")
         self._monitor.close()
         self._marks.flush()
@@ -503,7 +523,13 @@ class TicketPool(event.EventTarget):
         for server in self.servers:
             server.close()
 
+    def _check_loop(self) -> None:
+        """`_check_caller` while an event loop runs; after its end, connections are closed without a word."""
+        if has_running_loop():
+            self._check_caller()
+
     def __enter__(self) -> Self:
+        self._check_loop()
         return self
 
     def __exit__(

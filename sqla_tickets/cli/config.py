@@ -42,7 +42,7 @@ class PoolOptions:
         """Every pool by its name, closed at the end. Connects to nothing.
 
         Raises:
-            TicketArgumentError: none is configured, or the configuration is invalid.
+            TicketArgumentError: none is configured, the configuration is invalid, or a driver is async.
         """
         try:
             pools = self._load()
@@ -50,6 +50,8 @@ class PoolOptions:
             raise TicketArgumentError(str(error)) from error
         if not pools:
             raise TicketArgumentError(NOT_CONFIGURED)
+        for server in [server for pool in pools.values() for server in pool.servers]:
+            server.check_caller()
         try:
             yield pools
         finally:

@@ -312,12 +312,21 @@ class ServerAccess:
     def _off_the_loop(self, work: Callable[[], T]) -> T:
         if in_event_loop():
             return work() if self.engine.dialect.is_async else off_the_loop(work)
-        if self.engine.dialect.is_async:
-            raise TicketArgumentError(
-                f"{self} has an async driver, which only an AsyncSession or an AsyncConnection can wait"
-                " for: from synchronous code use a pool with a synchronous driver"
-            )
+        self.check_caller()
         return work()
+
+    def check_caller(self) -> None:
+        """Check that the caller can wait for the driver.
+
+        Raises:
+            TicketArgumentError: the driver is async, and the caller is synchronous code.
+        """
+        if self.engine.dialect.is_async and not in_event_loop():
+            raise TicketArgumentError(
+                f"{self} has an async driver, which synchronous code cannot wait for. In a coroutine, await an"
+                " AsyncTicketPool; let run_sync() of an AsyncSession or AsyncConnection call a synchronous function;"
+                " without an event loop, use a synchronous driver"
+            )
 
     def new_connections(self) -> Connections:
         """Connections that share nothing with the others, where the pool was given a URL."""

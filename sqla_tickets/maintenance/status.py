@@ -138,7 +138,12 @@ def ask_tables(
         sequences: their names.
         ask_peers: whether the high-water marks are read from the peers, too. The tables then count as
             verified: not for a pool that draws.
+
+    Raises:
+        TicketArgumentError: a server has an async driver, and this is synchronous code.
     """
+    for server in pool.servers:
+        server.check_caller()
     found: list[TableStatus] = []
     failed: dict[TicketServer, TicketError] = {}
     read_only: dict[TicketServer, bool] = {}

@@ -14,6 +14,7 @@ from typing_extensions import assert_type
 from alembic_ext import create_ticket_table, next_tickets
 from sqla_tickets import (
     SNOWFLAKE,
+    AsyncTicketPool,
     BitLayout,
     Decoded,
     NodeLease,
@@ -83,6 +84,21 @@ def draw(pool: TicketPool) -> None:
         assert_type(str(error), str)
 
 
+async def draw_in_a_task(servers: list[str]) -> None:
+    async with AsyncTicketPool(servers, stride=4, timeout=0.5) as pool:
+        assert_type(pool, AsyncTicketPool)
+        assert_type(pool.sync_pool, TicketPool)
+        await pool.create_table("people", layout="counter", start=1000)
+        await pool.create_all(Base.metadata)
+        assert_type(await pool.next_id(TicketSequence("photos", block=100)), int)
+        assert_type(await pool.next_ids("photos", 3), list[int])
+        assert_type(await pool.reserve("photos", n=3), list[range])
+        assert_type(await pool.status(["photos"]), list[TableStatus])
+        assert_type(pool.buffered("photos"), int)
+        with pool.attached(Base.metadata) as attached:
+            assert_type(attached, AsyncTicketPool)
+
+
 def sort_by_time(pool: TicketPool) -> None:
     made = SnowflakeGenerator(pool, "events", BitLayout(41, 10, 12))
     assert_type(made, SnowflakeGenerator)
@@ -103,8 +119,11 @@ def upgrade() -> None:
     assert_type(grants("mysql", "draw", user="tickets", database="tickets"), list[str])
 
 
-def mistakes(pool: TicketPool) -> None:
+async def mistakes(pool: TicketPool, awaited: AsyncTicketPool) -> None:
     """Each is told: an ignored error that is none is an error itself."""
+    AsyncTicketPool(["sqlite://"], strides=4)  # type: ignore[call-arg]
+    await awaited.next_id(7)  # type: ignore[arg-type]
+    await awaited.create_table("people", layout="rows")  # type: ignore[arg-type]
     pool.next_id(7)  # type: ignore[arg-type]
     pool.create_table("people", layout="rows")  # type: ignore[arg-type]
     TicketSequence("photos", block="many")  # type: ignore[arg-type]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 import sqla_tickets
 from sqla_tickets import (
+    AsyncTicketPool,
     NodeLeases,
     PreflushDefault,
     SnowflakeGenerator,
@@ -72,6 +74,7 @@ def test_reference_has_the_public_attributes() -> None:
     pool = TicketPool(["sqlite://"])
     for instance in (
         pool,
+        AsyncTicketPool(["sqlite://"]),
         NodeLeases(pool),
         SnowflakeGenerator(pool, "photos"),
         SnowflakeSequence("photos"),
@@ -80,3 +83,26 @@ def test_reference_has_the_public_attributes() -> None:
     ):
         kind = type(instance)
         assert not own(kind, vars(instance)) - described(kind) - entries()[kind.__name__]
+
+
+#: The methods of a pool that ask no server: nothing waits for them.
+ASKS_NO_SERVER = {"attach", "detach", "attached", "declared_sequences", "buffered"}
+
+
+def test_async_pool_has_the_names_of_the_pool() -> None:
+    pool = AsyncTicketPool(["sqlite://"])
+    shown = own(TicketPool, dir(pool.sync_pool))
+    # SQLAlchemy finds the listeners of the synchronous one
+    assert own(AsyncTicketPool, dir(pool)) == shown - {"dispatch"} | {"sync_pool"}
+
+
+METHODS = [name for name, _ in inspect.getmembers(TicketPool, inspect.isfunction) if name[0] != "_"]
+
+
+@pytest.mark.parametrize("name", ["__init__", *METHODS])
+def test_async_method_has_the_signature_of_the_pool(name: str) -> None:
+    method: Callable[..., object] = getattr(TicketPool, name)
+    awaited: Callable[..., object] = getattr(AsyncTicketPool, name)
+    assert inspect.signature(awaited) == inspect.signature(method)
+    assert awaited.__doc__ == method.__doc__
+    assert inspect.iscoroutinefunction(awaited) is (name not in {"__init__", *ASKS_NO_SERVER})

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from sqla_tickets import TicketArgumentError, TicketPool, TicketSequence
+from sqla_tickets import AsyncTicketPool, TicketArgumentError, TicketPool, TicketSequence
 from tests.support.counting import Inserted, count_inserts, many
 from tests.support.drivers import Route, routes
 from tests.support.servers import PASSWORD, USER, MySQLLike, ServerFixtures, plain_client
@@ -68,7 +68,7 @@ APPS = [
 class AsyncSite:
     """An asynchronous application and its ticket servers."""
 
-    def __init__(self, engine: AsyncEngine, pool: TicketPool) -> None:
+    def __init__(self, engine: AsyncEngine, pool: AsyncTicketPool) -> None:
         self.engine, self.pool = engine, pool
         self.sessions = async_sessionmaker(engine)
         self.inserts: list[Inserted] = []
@@ -76,14 +76,11 @@ class AsyncSite:
     async def set_up(self) -> None:
         async with self.engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
-            # Whatever needs a ticket server runs in SQLAlchemy's greenlet, as a flush does.
-            await connection.run_sync(lambda _: self.pool.create_all(Base.metadata))
+        await self.pool.create_all(Base.metadata)
 
     async def draws(self) -> Counter[str]:
-        async with self.engine.connect() as connection:
-            found = await connection.run_sync(lambda _: self.pool.status())
         draws = Counter[str]()
-        for status in found:
+        for status in await self.pool.status():
             draws[status.sequence] += status.draws
         return draws
 
@@ -92,14 +89,13 @@ class AsyncSite:
             return list(await session.scalars(select(Photo.id).order_by(Photo.id)))
 
     async def close(self) -> None:
-        async with self.engine.connect() as connection:
-            await connection.run_sync(lambda _: self.pool.dispose())
+        await self.pool.dispose()
         await self.engine.dispose()
 
 
 async def serve(app: URL, *tickets: URL) -> AsyncIterator[AsyncSite]:
     engine = create_async_engine(app)
-    with TicketPool(list(tickets), hedge=False).attached(Base.metadata) as pool:
+    with AsyncTicketPool(list(tickets), hedge=False).attached(Base.metadata) as pool:
         site = AsyncSite(engine, pool)
         try:
             await site.set_up()
@@ -259,26 +255,53 @@ def waits_for_a_lock(server: MySQLLike, url: URL) -> bool:
     return row is not None and row[0] > 0
 
 
-def test_async_servers_refuse_synchronous_code(database: Database) -> None:
-    pool = TicketPool([database(FILE, "tickets")])
-    with pytest.raises(TicketArgumentError, match="async driver"):
-        pool.next_id("photos")
+#: Every method of a pool that asks a server.
+CALLS: dict[str, Callable[[TicketPool], object]] = {
+    "next_id": lambda pool: pool.next_id("photos"),
+    "next_id from the buffer": lambda pool: pool.next_id(TicketSequence("photos", block=10)),
+    "next_ids": lambda pool: pool.next_ids("photos", 3),
+    "reserve": lambda pool: pool.reserve("photos", 3),
+    "create_table": lambda pool: pool.create_table("photos"),
+    "drop_table": lambda pool: pool.drop_table("photos"),
+    "create_all": lambda pool: pool.create_all(Base.metadata),
+    "raise_above": lambda pool: pool.raise_above("photos", 1000),
+    "unquarantine": lambda pool: pool.unquarantine("photos"),
+    "status": lambda pool: pool.status(["photos"]),
+    "dispose": lambda pool: pool.dispose(),
+    "with": lambda pool: pool.__enter__(),
+}
 
 
-def test_one_pool_in_several_loops(database: Database) -> None:
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_async_servers_refuse_synchronous_code(
+    database: Database, call: Callable[[TicketPool], object]
+) -> None:
+    async with AsyncTicketPool([database(FILE, "tickets")]) as pool:
+        await pool.create_table("photos")
+        await pool.next_id(TicketSequence("photos", block=10))
+        with pytest.raises(TicketArgumentError, match="await an AsyncTicketPool"):
+            call(pool.sync_pool)
+        assert await pool.next_id("photos") <= 10
+
+
+def test_async_servers_refuse_program_without_loop(database: Database) -> None:
+    with TicketPool([database(FILE, "tickets")]) as pool:  # closes what is left, if no loop runs
+        for ask in (lambda: pool.next_id("photos"), pool.status):
+            with pytest.raises(TicketArgumentError, match="use a synchronous driver"):
+                ask()
+
+
+@pytest.mark.parametrize("is_disposed", [True, False], ids=["disposed", "left open"])
+def test_one_pool_in_several_loops(database: Database, is_disposed: bool) -> None:
     """As with one `asyncio.run()` after another."""
-    urls = [database(FILE, name) for name in ("one", "two")]
-    pool = TicketPool(urls)
+    pool = AsyncTicketPool([database(FILE, name) for name in ("one", "two")])
 
     async def run() -> list[int]:
-        engine = create_async_engine(database(FILE, "app"))
-        try:
-            async with engine.begin() as connection:
-                await connection.run_sync(lambda _: pool.create_table("photos"))
-                ids = await connection.run_sync(lambda _: pool.next_ids("photos", 3))
-                await connection.run_sync(lambda _: pool.dispose())
-                return ids
-        finally:
-            await engine.dispose()
+        await pool.create_table("photos")
+        ids = await pool.next_ids("photos", 3)
+        if is_disposed:
+            await pool.dispose()
+        return ids
 
     assert len({key for _ in range(3) for key in asyncio.run(run())}) == 9
+    pool.sync_pool.dispose()

@@ -1,0 +1,139 @@
+"""``AsyncTicketPool``: a `TicketPool` whose methods are awaited, as SQLAlchemy's ``AsyncEngine`` beside ``Engine``.
+
+Each method is the one of `TicketPool`, in SQLAlchemy's greenlet. There a round trip of an async driver is a task of
+the event loop, and one of a synchronous driver waits in a thread. So signatures and docstrings are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import MetaData
+from sqlalchemy.util import greenlet_spawn
+
+from .draw.server import TicketServer
+from .pool import TicketPool
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaitable(
+    method: Callable[Concatenate[TicketPool, P], T],
+) -> Callable[Concatenate[AsyncTicketPool, P], Coroutine[Any, Any, T]]:
+    """A method of the pool that is awaited."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await greenlet_spawn(functools.partial(method, self.sync_pool, *args, **kwargs))
+
+    return call
+
+
+def _unchanged(
+    method: Callable[Concatenate[TicketPool, P], T],
+) -> Callable[Concatenate[AsyncTicketPool, P], T]:
+    """A method of the pool that asks no server."""
+
+    @functools.wraps(method)
+    def call(self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self.sync_pool, *args, **kwargs)
+
+    return call
+
+
+def _with_arguments_of(
+    constructor: Callable[Concatenate[TicketPool, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[AsyncTicketPool, P], None]]:
+    """Gives a constructor the arguments of another one."""
+    return functools.wraps(constructor)
+
+
+class AsyncTicketPool:
+    """A `TicketPool` for coroutines: the same arguments and names, and what asks a server is awaited.
+
+    It serves synchronous and async drivers. The event loop is never blocked.
+
+    Attributes:
+        sync_pool: the `TicketPool` that does the work, for what takes one, and for synchronous functions that
+            ``run_sync()`` calls.
+    """
+
+    @_with_arguments_of(TicketPool.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.sync_pool = TicketPool(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync_pool!r}"
+
+    @property
+    def name(self) -> str:
+        """What a ``TicketSequence(pool=...)`` calls it."""
+        return self.sync_pool.name
+
+    @property
+    def stride(self) -> int:
+        """How many numbers apart two tickets of one server are."""
+        return self.sync_pool.stride
+
+    @property
+    def servers(self) -> tuple[TicketServer, ...]:
+        """The ticket servers."""
+        return self.sync_pool.servers
+
+    @property
+    def info(self) -> dict[Any, Any]:
+        """A dictionary for what is built on the pool."""
+        return self.sync_pool.info
+
+    @property
+    def block_duration(self) -> float:
+        """Seconds that a block should last, for sequences whose ``block`` has two bounds."""
+        return self.sync_pool.block_duration
+
+    @property
+    def block_max_age(self) -> float:
+        """Seconds after its draw when the rest of a block is dropped."""
+        return self.sync_pool.block_max_age
+
+    attach = _unchanged(TicketPool.attach)
+    detach = _unchanged(TicketPool.detach)
+    declared_sequences = _unchanged(TicketPool.declared_sequences)
+    buffered = _unchanged(TicketPool.buffered)
+
+    @contextmanager
+    @functools.wraps(TicketPool.attached)
+    def attached(self, metadata: MetaData) -> Generator[AsyncTicketPool]:
+        with self.sync_pool.attached(metadata):
+            yield self
+
+    next_id = _awaitable(TicketPool.next_id)
+    next_ids = _awaitable(TicketPool.next_ids)
+    reserve = _awaitable(TicketPool.reserve)
+    create_table = _awaitable(TicketPool.create_table)
+    drop_table = _awaitable(TicketPool.drop_table)
+    raise_above = _awaitable(TicketPool.raise_above)
+    unquarantine = _awaitable(TicketPool.unquarantine)
+    create_all = _awaitable(TicketPool.create_all)
+    status = _awaitable(TicketPool.status)
+    dispose = _awaitable(TicketPool.dispose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # a cancelled task closes its connections, too
+        await asyncio.shield(asyncio.create_task(self.dispose()))
