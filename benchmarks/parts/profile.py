@@ -99,7 +99,7 @@ def _layers(
             "server.draw: + a connection, the request in flight, the checks": lambda: server.draw(
                 name, 1
             ),
-            "layout.draw: + the statement, the block": lambda: found.draw(own, 1, lock=False),
+            "layout.draw: + the statement, the block": lambda: found.draw(own, 1),
             "the statement on a bare cursor": bare,
             "the statement through engine.raw_connection()": through_engine,
         }

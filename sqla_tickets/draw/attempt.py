@@ -142,12 +142,7 @@ def inspect(
 
 
 def recover(
-    request: Request,
-    connection: Connection,
-    error: BaseException,
-    *,
-    is_one_statement: bool,
-    had_lock: bool,
+    request: Request, connection: Connection, error: BaseException, layout: Layout | None
 ) -> bool:
     """Clean up after an attempt that failed; whether another one may do better, else ``error`` is to be raised again.
 
@@ -155,8 +150,7 @@ def recover(
         request: the draw.
         connection: that it was sent over.
         error: that it ended with.
-        is_one_statement: whether the layout draws with a single statement.
-        had_lock: whether it was to be drawn under the table's lock.
+        layout: that it was drawn from; None where that was not found out.
 
     Raises:
         TicketError: why no other attempt is made, where ``error`` does not say so itself.
@@ -189,16 +183,12 @@ def recover(
         connection.cancel()
         _give_back(connection, request, keep=False)
         return False
-    _recover_from_driver(request, connection, error, is_one_statement, had_lock)
+    _recover_from_driver(request, connection, error, layout)
     return True
 
 
 def _recover_from_driver(
-    request: Request,
-    connection: Connection,
-    error: Exception,
-    is_one_statement: bool,
-    had_lock: bool,
+    request: Request, connection: Connection, error: Exception, layout: Layout | None
 ) -> None:
     server, table, n = request.server, request.table, request.n
     kind = server.context.dialect.error_kind(error)
@@ -207,7 +197,8 @@ def _recover_from_driver(
     if kind is ErrorKind.LOCK_TIMEOUT:
         _inspect_queue(connection, request)
     # only this error can have left no lock and no answer behind
-    _give_back(connection, request, keep=kind is ErrorKind.DEADLOCK and is_one_statement)
+    is_clean = kind is ErrorKind.DEADLOCK and layout is not None and layout.is_one_statement(n)
+    _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
         raise _unresponsive_error(request, connection.reused) from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
@@ -216,10 +207,8 @@ def _recover_from_driver(
             raise _timed_out(request, error, connection.reused) from error
         failure = server.failed(table.name, kind, error)
         raise (Crowded(str(failure)) if request.others_are_served else failure) from error
-    if kind is ErrorKind.LOCK_TIMEOUT and n == 1:
-        table.lock_singles_until = (
-            0.0 if had_lock else time.monotonic() + TIMING.lock_singles_seconds
-        )
+    if kind is ErrorKind.LOCK_TIMEOUT and table.layout is not None:
+        table.layout.lock_timed_out(n)
     request.error_kinds += (kind,)
 
 

@@ -379,13 +379,6 @@ class TicketServer(TableAccess):
             raise connected_too_late(request, connection)
         # a new connection may lead to another server than the last one
         layout = table.layout if table.name in connection.known_tables else None
-        # A block takes the table's lock, a single ticket does not. Two exceptions: a single ticket takes it
-        # after blocks have starved one, and a block goes without after it has waited for the lock in vain.
-        lock = (
-            request.since < table.lock_singles_until
-            if n == 1
-            else ErrorKind.LOCK_TIMEOUT not in request.error_kinds
-        )
         try:
             lately = request.since - TIMING.idle_seconds
             must_verify = (
@@ -403,7 +396,9 @@ class TicketServer(TableAccess):
             is_near_end = before + n * table.stride > table.largest
             if layout is None or must_verify or is_near_end:
                 layout, before, missing = inspect(request, connection, must_verify=must_verify)
-            blocks = layout.draw(connection.cursor, n, lock=lock)
+            blocks = layout.draw(
+                connection.cursor, n, has_waited=ErrorKind.LOCK_TIMEOUT in request.error_kinds
+            )
             request.stop_waiting()
             if blocks:
                 table.accept(blocks, before)
@@ -415,12 +410,7 @@ class TicketServer(TableAccess):
                 if now >= table.write_due:
                     self._notify_peers(table, now)
         except BaseException as error:  # `recover` cleans up, and says whether to try again
-            is_one_statement = layout is not None and (
-                layout.name == "counter" or (n == 1 and not lock)
-            )
-            if recover(
-                request, connection, error, is_one_statement=is_one_statement, had_lock=lock
-            ):
+            if recover(request, connection, error, layout):
                 return None
             raise
         if not blocks or request.cancelled is not None:

@@ -118,7 +118,6 @@ class TicketTable:
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
-        lock_singles_until: until when single tickets queue for the table's lock, too, by ``time.monotonic()``.
         breaker: for what is wrong with this table alone.
         quarantine: the promise that it broke: it is not drawn from until a person has seen to it, whatever its
             breaker says. None while it keeps them.
@@ -142,7 +141,7 @@ class TicketTable:
         self.has_reported_no_mark = False
         self.verified_at = self.write_due = 0.0
         self.draws = self.errors = 0
-        self.answered = self.lock_singles_until = 0.0
+        self.answered = 0.0
         self.breaker = CircuitBreaker()
         self.quarantine: TicketError | None = None
         self._lock = threading.Lock()

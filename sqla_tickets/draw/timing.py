@@ -22,7 +22,6 @@ class Timing:
         retry_pause_seconds: how long work on a table pauses at most before it is sent again.
         deadlock_pause_seconds: how long a draw pauses at most after its first deadlock; each other one doubles it.
         deadlock_doublings: how often it is doubled at most.
-        lock_singles_seconds: how long single tickets queue for a table's lock after one of them has waited in vain.
         max_inspections: how often one draw inspects a table again whose columns are not what they were a moment ago.
         remembered_blocks: how many blocks of a table are compared with one that comes late.
         probe_pause_seconds: how long a draw that no server has answered waits at least between two polls of the probes.
@@ -77,7 +76,6 @@ class Timing:
     retry_pause_seconds: float = 0.05
     deadlock_pause_seconds: float = 0.005
     deadlock_doublings: int = 5
-    lock_singles_seconds: float = 10.0
     max_inspections: int = 5
     remembered_blocks: int = 128
     probe_pause_seconds: float = 0.005

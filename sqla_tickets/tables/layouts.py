@@ -7,7 +7,13 @@ that it is given. It always returns blocks: ascending arithmetic progressions.
 takes the number before it waits for the row. So a block may be drawn only while every other client
 is locked out: ``LOCK TABLES``, a REPLACE that draws the first ticket, a REPLACE that names the last.
 
-``counter`` is one row, raised by one atomic UPDATE.
+A block locks the table, a single ticket does not. Three exceptions:
+
+- A single ticket takes the lock for a while after one has waited in vain: blocks may have starved it.
+- A block goes without after its draw has waited for the lock in vain.
+- Nothing is locked where the user may not, or a proxy splits the statements, or the server's version forgets its counter.
+
+``counter`` is one row, raised by one atomic UPDATE, without a lock.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from typing import ClassVar, Protocol
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
+from ..concurrency import time
 from ..dialects import ErrorKind, LayoutName, TicketDialect
 from ..errors import OutOfStep
 
@@ -31,15 +38,22 @@ class Layout(Protocol):
     name: LayoutName
     stub: str
 
-    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
         """Draw up to ``n`` tickets and at least one; nothing when the table's row is missing.
 
         Args:
             cursor: of a connection in autocommit. After an error the connection may hold a lock.
             n: how many are wanted.
-            lock: whether to draw under the table's lock, where there is one and it can be had. `draw.server`, ``_attempt``,
-                decides it, and `ReplaceLayout` goes without where it has found that it may not: ``_may_lock``.
+            has_waited: whether this draw has waited for the table's lock in vain.
         """
+        ...
+
+    def is_one_statement(self, n: int) -> bool:
+        """Whether a draw of ``n`` tickets has sent nothing but one statement, so that its error leaves no lock behind."""
+        ...
+
+    def lock_timed_out(self, n: int) -> None:
+        """Take note that a draw of ``n`` tickets has waited for another client's lock in vain."""
         ...
 
     def adapts(self, kind: ErrorKind) -> bool:
@@ -53,6 +67,8 @@ class ReplaceLayout:
     name: LayoutName = "replace"
     #: How many tickets are drawn one by one before the table's lock is tried again.
     _max_singles: ClassVar[int] = 50
+    #: How long single tickets lock after one of them has waited in vain.
+    _lock_singles_seconds: ClassVar[float] = 10.0
 
     def __init__(
         self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
@@ -67,9 +83,12 @@ class ReplaceLayout:
         self._packet = "; ".join((self._lock, one.text, self._last.text, self._unlock))
         self._may_lock = dialect.keeps_counter()
         self._sends_one_packet = True
+        #: Until when single tickets lock, too, by ``time.monotonic()``; 0.0 if they never did.
+        self._lock_singles_until = 0.0
 
-    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
-        if lock and self._may_lock:
+    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+        locks_singles = self._lock_singles_until and time.monotonic() < self._lock_singles_until
+        if self._may_lock and (locks_singles if n == 1 else not has_waited):
             return self._draw_block(cursor, n)
         blocks: list[range] = []
         for _ in range(min(n, self._max_singles)):
@@ -79,6 +98,15 @@ class ReplaceLayout:
                 return []
             blocks.append(range(ticket, ticket + self._stride, self._stride))
         return blocks
+
+    def is_one_statement(self, n: int) -> bool:
+        return n == 1 and not self._lock_singles_until
+
+    def lock_timed_out(self, n: int) -> None:
+        if n == 1:
+            now, until = time.monotonic(), self._lock_singles_until
+            # never 0.0 again: an attempt that is under way may hold the lock
+            self._lock_singles_until = now if now < until else now + self._lock_singles_seconds
 
     def adapts(self, kind: ErrorKind) -> bool:
         if (
@@ -134,7 +162,7 @@ class CounterLayout:
         self._block = dialect.advance_counter(table, stub=stub)
         self._returning = dialect.returns_counter
 
-    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
         if n == 1:
             cursor.execute(*self._single)
         else:
@@ -146,6 +174,12 @@ class CounterLayout:
             last = cursor.lastrowid
         stride = self._stride
         return [range(last - stride * (n - 1), last + stride, stride)] if last else []
+
+    def is_one_statement(self, n: int) -> bool:
+        return True
+
+    def lock_timed_out(self, n: int) -> None:
+        """No lock of this package's is in its way."""
 
     def adapts(self, kind: ErrorKind) -> bool:
         return False

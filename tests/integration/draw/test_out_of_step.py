@@ -154,7 +154,7 @@ def test_block_whose_answers_do_not_end_with_it(
             while cursor.nextset():
                 pass
             with pytest.raises((OutOfStep, pymysql.err.InternalError)):
-                layout.draw(cast("DBAPICursor", cursor), 2, lock=True)
+                layout.draw(cast("DBAPICursor", cursor), 2)
 
 
 def test_a_broken_promise_closes_its_connection(

@@ -247,8 +247,8 @@ def test_two_primaries_that_answer_at_the_same_time(
     assert found is not None
     draw, answered, other_has_drawn = found.draw, threading.Event(), threading.Event()
 
-    def draw_and_be_late(cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
-        blocks = draw(cursor, n, lock=lock)
+    def draw_and_be_late(cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+        blocks = draw(cursor, n, has_waited=has_waited)
         if not answered.is_set():
             answered.set()
             assert other_has_drawn.wait(PATIENCE)

@@ -43,9 +43,9 @@ def test_mark_told_during_a_draw_without_it(
         use(work)
 
     def answer_later(
-        layout: CounterLayout, cursor: DBAPICursor, n: int, *, lock: bool
+        layout: CounterLayout, cursor: DBAPICursor, n: int, *, has_waited: bool = False
     ) -> list[range]:
-        blocks = draw(layout, cursor, n, lock=lock)
+        blocks = draw(layout, cursor, n, has_waited=has_waited)
         if layout is table.layout:
             may_answer.set()
             until(lambda: table.largest_mark > 0)

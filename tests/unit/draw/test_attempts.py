@@ -76,10 +76,16 @@ class Deadlocks:
     def __init__(self) -> None:
         self.draws = 0
 
-    def draw(self, cursor: DBAPICursor, n: int, *, lock: bool) -> list[range]:
+    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
         self.draws += 1
         time.sleep(0.05)
         raise OSError("deadlock detected")
+
+    def is_one_statement(self, n: int) -> bool:
+        return True
+
+    def lock_timed_out(self, n: int) -> None:
+        raise AssertionError(n)
 
     def adapts(self, kind: ErrorKind) -> bool:
         return False
