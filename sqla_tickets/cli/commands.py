@@ -23,18 +23,21 @@ from .. import TicketArgumentError, TicketError, TicketPool, __version__
 from ..concurrency import time
 from ..dialects import LayoutName, Role
 from ..maintenance import operations, resize
+from ..snowflake import numbering
 from ..tables.grants import ROLES, grants
 from . import audit as audit_
 from . import doctor as doctor_
 from . import output, plans
 from . import status as status_
 from .config import PoolOptions, find_pool
+from .execution import execute
 from .options import (
     ABOVE,
     COUNT,
     STRIDE,
     TICKET,
     Failure,
+    change_options,
     dry_run_option,
     exit_with,
     pool_options,
@@ -217,18 +220,19 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
 # -- what changes something
 
 
-def execute(plan: plans.Plan, *, dry_run: bool, as_json: bool) -> None:
-    """Print a plan, run it unless this is a dry run, and print the proof."""
-    if not as_json:
-        for line in plan.lines:
-            click.echo(f"- {line}")
-    proof = None if dry_run else plan.run()
-    if as_json:
-        click.echo(
-            json.dumps({"plan": list(plan.lines), "done": not dry_run, "proof": proof}, indent=2)
+def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = False) -> list[str]:
+    """These sequences, or all; none where the servers have node numbers only, and ``or_nodes``.
+
+    Raises:
+        TicketArgumentError: no server shows any.
+    """
+    names = list(sequences) or sorted(operations.names(pool))
+    if not names and not (or_nodes and numbering.is_divided(pool.servers)):
+        servers = ", ".join(map(str, pool.servers))
+        raise TicketArgumentError(
+            f"no ticket table was found on {servers}: see what `sqla-tickets status` says, or name the sequences"
         )
-    else:
-        click.echo("Nothing was changed (--dry-run)." if dry_run else f"Done: {proof}.")
+    return names
 
 
 @cli.command("next")
@@ -257,7 +261,7 @@ def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run:
 @click.option(
     "--above", type=ABOVE, help="From now on every ticket of SEQUENCES is above this number."
 )
-@dry_run_option
+@change_options
 @pool_options
 def raise_(
     pools: PoolOptions,
@@ -268,6 +272,7 @@ def raise_(
     models: str | None,
     above: int | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Raise SEQUENCES, or all, above every id on the shards, or above a number, and prove it.
 
@@ -283,17 +288,17 @@ def raise_(
             "--above NUMBER needs the names of sequences: raise SEQUENCE --above NUMBER"
         )
     with pools.one() as pool:
-        names = sequences or sorted(operations.names(pool))
+        names = _named(pool, sequences)
         on_shards = ids_on_shards(shards, names, columns, models)
         for name in sequences if above is None else ():
             if not on_shards.knows(name):
                 raise TicketArgumentError(on_shards.unknown(name)[0])
         steps = [plans.raise_(pool, name, above or 0, on_shards) for name in names]
-        execute(_combined(steps), dry_run=dry_run, as_json=as_json)
+        execute(steps, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command()
-@click.argument("sequence", type=sequence_name)
+@click.argument("sequences", nargs=-1, required=True, type=sequence_name)
 @click.option("--layout", type=click.Choice(["replace", "counter"]), help="Default: the server's.")
 @click.option("--start", type=TICKET, default=1, show_default=True, help="The smallest ticket.")
 @click.option("--bits", type=click.Choice(["64", "32"]), default="64", show_default=True)
@@ -302,28 +307,33 @@ def raise_(
 def create(
     pools: PoolOptions,
     as_json: bool,
-    sequence: str,
+    sequences: tuple[str, ...],
     layout: LayoutName | None,
     start: int,
     bits: str,
     dry_run: bool,
 ) -> None:
-    """Create a sequence's tables on all servers, and verify those that exist."""
+    """Create the tables of SEQUENCES on all servers, and verify those that exist."""
     with pools.one() as pool:
-        plan = plans.create(pool, sequence, layout=layout, start=start, bits=int(bits))
-        execute(plan, dry_run=dry_run, as_json=as_json)
+        steps = [
+            plans.create(pool, name, layout=layout, start=start, bits=int(bits))
+            for name in sequences
+        ]
+        execute(steps, dry_run=dry_run, as_json=as_json)
 
 
 @cli.command()
 @click.argument("sequence", type=sequence_name)
 @click.option("--to", "target", required=True, metavar="POOL", help="The name of the other pool.")
-@dry_run_option
+@change_options
 @pool_options
-def move(pools: PoolOptions, as_json: bool, sequence: str, target: str, dry_run: bool) -> None:
+def move(
+    pools: PoolOptions, as_json: bool, sequence: str, target: str, dry_run: bool, yes: bool
+) -> None:
     """Move a sequence to the servers of another pool of the configuration, while clients draw."""
     with pools.all() as found:
         plan = plans.move(find_pool(found, pools.pool), sequence, find_pool(found, target))
-        execute(plan, dry_run=dry_run, as_json=as_json)
+        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command()
@@ -338,7 +348,7 @@ def move(pools: PoolOptions, as_json: bool, sequence: str, target: str, dry_run:
     metavar="TICKETS",
     help="Added for unrecorded tickets; default: 100,000.",
 )
-@dry_run_option
+@change_options
 @pool_options
 def restore(
     pools: PoolOptions,
@@ -350,6 +360,7 @@ def restore(
     offset: int | None,
     margin: int | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Raise a server that came back from a backup above every ticket that it may have issued.
 
@@ -357,18 +368,17 @@ def restore(
     --shard, and a margin. Run it before any client connects.
     """
     with pools.one() as pool:
-        names = sequences or sorted(operations.names(pool))
+        names = _named(pool, sequences)
         on_shards = ids_on_shards(shards, names, columns, models)
-        steps = [
-            plans.restore(pool, name, on_shards, offset=offset, margin=margin) for name in names
-        ]
-        execute(_combined(steps), dry_run=dry_run, as_json=as_json)
-
-
-def _combined(steps: list[plans.Plan]) -> plans.Plan:
-    """Several plans as one."""
-    lines = [line for step in steps for line in step.lines]
-    return plans.Plan(lines, lambda: "; ".join(step.run() for step in steps))
+        steps: list[plans.Plan] = []
+        for name in names:
+            try:
+                steps.append(plans.restore(pool, name, on_shards, offset=offset, margin=margin))
+            except TicketError as error:
+                if len(names) == 1:
+                    raise
+                steps.append(plans.impossible(name, error))
+        execute(steps, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command()
@@ -394,7 +404,7 @@ def _combined(steps: list[plans.Plan]) -> plans.Plan:
     help="How long no client may draw with the old stride.",
 )
 @shard_options
-@dry_run_option
+@change_options
 @pool_options
 def grow(
     pools: PoolOptions,
@@ -409,6 +419,7 @@ def grow(
     columns: tuple[str, ...],
     models: str | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Add ticket servers while clients draw.
 
@@ -419,14 +430,14 @@ def grow(
     if finish == bool(joining):
         raise click.UsageError("give either --add URL or --finish")
     with contextlib.ExitStack() as open_, pools.one() as pool:
-        names = list(sequences) or sorted(operations.names(pool))
+        names = _named(pool, sequences, or_nodes=True)
         if finish:
             plan = plans.finish(pool, names, quiet)
         else:
             new = open_.enter_context(_grown(pool, joining, to_stride))
             on_shards = ids_on_shards(shards, names, columns, models)
             plan = plans.grow(pool, names, new, gap, on_shards)
-        execute(plan, dry_run=dry_run, as_json=as_json)
+        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> TicketPool:
@@ -449,7 +460,7 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     help="How many servers at the end of the list retire.",
 )
 @shard_options
-@dry_run_option
+@change_options
 @pool_options
 def retire(
     pools: PoolOptions,
@@ -460,16 +471,17 @@ def retire(
     columns: tuple[str, ...],
     models: str | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Retire the last ticket servers of the configuration while clients draw.
 
     The others are raised above every ticket that those have issued, and above every id on the shards.
     """
     with pools.one() as pool:
-        names = list(sequences) or sorted(operations.names(pool))
+        names = _named(pool, sequences, or_nodes=True)
         on_shards = ids_on_shards(shards, names, columns, models)
         plan = plans.retire(pool, names, last, on_shards)
-        execute(plan, dry_run=dry_run, as_json=as_json)
+        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command("grants")

@@ -138,3 +138,9 @@ def shard_options(command: Command) -> Command:
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
+
+
+def change_options(command: Command) -> Command:
+    """Give a command the options of what cannot be undone."""
+    yes = click.option("--yes", is_flag=True, help="Do not ask; nor is asked without a terminal.")
+    return dry_run_option(yes(command))

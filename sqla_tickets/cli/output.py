@@ -32,18 +32,21 @@ SHOWN_NAMES: Final = 5
 WHOLE: Final = 100_000
 
 
-def console(*, is_wide: bool = False) -> Console:
-    """The console for results."""
-    out = Console(highlight=False)
-    return Console(highlight=False, width=WHOLE) if is_wide or not out.is_terminal else out
+def console(*, is_wide: bool = False, is_error: bool = False) -> Console:
+    """The console for results, or for what is not to get into them."""
+    out = Console(highlight=False, stderr=is_error)
+    if is_wide or not out.is_terminal:
+        out = Console(highlight=False, stderr=is_error, width=WHOLE)
+    return out
 
 
-def show(view: RenderableType, out: Console | None = None) -> None:
+def show(view: RenderableType, out: Console | None = None, *, is_error: bool = False) -> None:
     """Print results, without the blanks that only fill a line."""
-    out = out or console()
+    out = out or console(is_error=is_error)
     with out.capture() as printed:
         out.print(view)
-    click.echo("\n".join(map(str.rstrip, printed.get().splitlines())), color=out.is_terminal)
+    lines = map(str.rstrip, printed.get().splitlines())
+    click.echo("\n".join(lines), err=is_error, color=out.is_terminal)
 
 
 def as_json(**lists: Iterable[Mapping[str, object]]) -> str:

@@ -37,13 +37,35 @@ class Plan:
     """A change, before it is made.
 
     Attributes:
-        lines: one line for each step.
-        run: makes the change, and returns the guarantee from now on, as read from the servers. After an
+        steps: by sequence, one line for each step; those of all sequences under an empty name.
+        run: makes the change, and returns the guarantees from now on, as read from the servers. After an
             error it can be called again: finished steps are kept.
+        following: what the operator does next.
     """
 
-    lines: Sequence[str]
-    run: Callable[[], str]
+    steps: Mapping[str, Sequence[str]]
+    run: Callable[[], list[str]]
+    following: Sequence[str] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """All steps."""
+        return [line for lines in self.steps.values() for line in lines]
+
+
+class PartlyDone(TicketError):
+    """Some steps of a plan could not be made.
+
+    Attributes:
+        proof: the guarantee from now on, of those that were made; empty where none was.
+    """
+
+    def __init__(self, reasons: str, proof: str) -> None:
+        super().__init__(reasons)
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[type[PartlyDone], tuple[str, str]]:
+        return type(self), (str(self), self.proof)
 
 
 def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan:
@@ -52,24 +74,26 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
     highest = max(above, *(number for number, _ in largest), 0)
     lines = [f"{text}: {number}" for number, text in largest]
     lines += on_shards.unknown(name) if on_shards else []
+    counting = on_shards.auto_increment_columns(name)
     lines += [
-        f"NOT FINISHED: {where} still gives out numbers of its own, above the tickets: remove that, and raise"
-        " again"
-        for where in on_shards.auto_increment_columns(name)
+        f"NOT FINISHED: {where} still gives out numbers of its own, above the tickets"
+        for where in counting
     ]
     for server, state in _states(pool, name).items():
         number = _number(server, name, state)
         action = "stays" if number > highest else f"is raised above {highest}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
+    following = [f"remove AUTO_INCREMENT from {where}, and run this again" for where in counting]
+    following += ["sqla-tickets audit, with the same --shard options"] if on_shards else []
 
-    def run() -> str:
+    def run() -> list[str]:
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
         proof = _proof_above(pool, name, raised)
         if on_shards.knows(name):
             proof = f"nothing above {raised} is on the shards but tickets; {proof}"
-        return proof
+        return [proof]
 
-    return Plan(lines, run)
+    return Plan({name: lines}, run, following)
 
 
 def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> int:
@@ -113,11 +137,11 @@ def create(
         else:
             lines.append(f"verify {name!r} on {server}, at {state.number}")
 
-    def run() -> str:
+    def run() -> list[str]:
         pool.create_table(name, layout=layout, start=start, bits=bits)
-        return _proof_above(pool, name, start - 1)
+        return [_proof_above(pool, name, start - 1)]
 
-    return Plan(lines, run)
+    return Plan({name: lines}, run)
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
@@ -130,7 +154,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"open {name!r} on {there}, above the highest ticket of all of them",
     ]
 
-    def run() -> str:
+    def run() -> list[str]:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
         high = max(
@@ -141,12 +165,18 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
             raise TicketTableError(
                 f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}"
             )
-        return (
-            f"no number above {high} was ever issued by {here}; new tickets of {name!r} start at"
-            f" {begin}"
-        )
+        return [
+            (
+                f"no number above {high} was ever issued by {here}; new tickets of {name!r} start at"
+                f" {begin}"
+            )
+        ]
 
-    return Plan(lines, run)
+    following = (
+        f"let the models name the pool {target.name!r}, and deploy that everywhere",
+        f"keep {here} until no client is led from there any more",
+    )
+    return Plan({name: lines}, run, following)
 
 
 # -- a server that came back from a backup
@@ -177,7 +207,8 @@ def restore(
     servers = [s for s in pool.servers if offset in (None, s.offset)]
     if not servers:
         raise TicketArgumentError(f"{pool.name!r} has no server of the offset {offset}")
-    known, unanswered = _recorded_tickets(pool, name, servers, on_shards)
+    states = operations.table_states(pool, name)
+    known, unanswered = _recorded_tickets(pool, name, states, servers, on_shards)
     highest, origin = max(known)
     numbers = pool._marks.margin if margin is None else margin * pool.stride
     above = highest + numbers
@@ -190,22 +221,67 @@ def restore(
         f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride}"
         f" tickets, {numbers} numbers"
     )
-    lines += [f"raise {name!r} on {server} above {above}" for server in servers]
+    lines += [_restoring(name, server, states[server], above) for server in servers]
+    following = [
+        f"sqla-tickets create {name}, which begins above all that its peers know"
+        for server in servers
+        if states[server] is None
+    ]
+    following += [
+        "restart the clients that have quarantined a table, or call pool.unquarantine() there",
+        "sqla-tickets status, which then shows UP",
+    ]
+    return Plan({name: lines}, lambda: [_restore(pool, name, servers, above)], following)
 
-    def run() -> str:
-        for server in servers:
+
+def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
+    """What is done on a server, or why it cannot be done."""
+    if state is None:
+        return f"NOT POSSIBLE: {server} has no ticket table {name!r}"
+    if isinstance(state, TicketError):
+        return f"NOT POSSIBLE: {state}"
+    return f"raise {name!r} on {server} above {above}"
+
+
+def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above: int) -> str:
+    """Raise each server that can be raised.
+
+    Raises:
+        PartlyDone: some cannot.
+    """
+    failures: dict[TicketServer, TicketError] = {}
+    for server in servers:
+        try:
             server.do(name, tombstones.raise_above, name, above)
-        pool._marks.of(name).write_raised(above, servers)
-        return _proof_above(pool, name, above, servers)
+        except TicketError as error:
+            failures[server] = error
+    raised = [server for server in servers if server not in failures]
+    proof = ""
+    if raised:
+        pool._marks.of(name).write_raised(above, raised)
+        proof = _proof_above(pool, name, above, raised)
+    if failures:
+        raise PartlyDone("; ".join(map(str, failures.values())), proof)
+    return proof
 
-    return Plan(lines, run)
+
+def impossible(name: str, error: TicketError) -> Plan:
+    """The plan of a sequence for which nothing can be done."""
+
+    def run() -> list[str]:
+        raise error
+
+    return Plan({name: [f"NOT POSSIBLE: {error}"]}, run)
 
 
 def _recorded_tickets(
-    pool: TicketPool, name: str, servers: Sequence[TicketServer], on_shards: ShardIds
+    pool: TicketPool,
+    name: str,
+    states: Mapping[TicketServer, FoundTable | TicketError],
+    servers: Sequence[TicketServer],
+    on_shards: ShardIds,
 ) -> tuple[list[tuple[int, str]], list[TicketServer]]:
     """The tickets that are known to be issued, each with its origin; and the servers that do not answer."""
-    states = operations.table_states(pool, name)
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     for _, text in pool._marks.of(name).refuted():
         raise TicketTableError(text)
@@ -271,23 +347,22 @@ def grow(
     """Add servers, which begin above every id on the shards."""
     joining = new.servers[len(pool.servers) :]
     widens = new.stride != pool.stride
-    lines = _ids_on_shards(on_shards, names)
-    lines += [f"open {name!r} on {server}" for name in names for server in joining]
+    steps = {
+        name: [*_ids_on_shards(on_shards, name), *(f"open {name!r} on {s}" for s in joining)]
+        for name in names
+    }
+    following = [f"give all clients the new configuration: {_configuration(new)}"]
+    common: list[str] = []
     if widens:
-        lines += [
-            (
-                f"they begin {gap} above the others, which keep the stride {pool.stride} until all clients have"
-                f" the new configuration: {_configuration(new)}"
-            ),
-            "then: sqla-tickets grow --finish",
-        ]
-    else:
-        lines.append(f"then give the clients the new configuration: {_configuration(new)}")
+        common.append(
+            f"the new servers begin {gap} above the others, which keep the stride {pool.stride}"
+        )
+        following.append("then, on the new configuration: sqla-tickets grow --finish")
     has_nodes = numbering.is_divided(pool.servers)
     if has_nodes:
-        lines.append("divide the node numbers between all servers")
+        common.append("divide the node numbers between all servers")
 
-    def run() -> str:
+    def run() -> list[str]:
         proofs: list[str] = []
         for name in names:
             above = resize.begin(pool, new, name, gap=gap, held=on_shards.largest(name))
@@ -297,15 +372,15 @@ def grow(
             )
         if has_nodes:
             NodeLeases(new).create_table()
-        return "; ".join(proofs)
+        return proofs
 
-    return Plan(lines, run)
+    return Plan({**steps, "": common}, run, following)
 
 
-def _ids_on_shards(on_shards: ShardIds, names: Sequence[str]) -> list[str]:
+def _ids_on_shards(on_shards: ShardIds, name: str) -> list[str]:
     """The largest ids on the shards, and what is not known of them."""
-    lines = [f"{text}: {number}" for name in names for number, text in on_shards.largest_ids(name)]
-    return lines + [line for name in names for line in on_shards.unknown(name)]
+    lines = [f"{text}: {number}" for number, text in on_shards.largest_ids(name)]
+    return lines + on_shards.unknown(name)
 
 
 def _configuration(pool: TicketPool) -> str:
@@ -314,21 +389,12 @@ def _configuration(pool: TicketPool) -> str:
 
 def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
     """End a growth: the old servers get the new stride."""
-    unfinished = {name: resize.unfinished(new, name) for name in names}
-    lines = [
-        f"watch for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is"
-        f" at {number}"
-        for name, servers in unfinished.items()
-        for server, number in servers.items()
-    ]
-    lines += [
-        f"give {name!r} on {server} the stride {new.stride}, and rename its column stub to"
-        f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
-        for name, servers in unfinished.items()
-        for server in servers
-    ]
+    for name in names:
+        operations.refuse_during_resize(new, name)
+    steps = {name: _end_of_growth(new, name, quiet) for name in names}
 
-    def run() -> str:
+    def run() -> list[str]:
+        unfinished = {name: resize.unfinished(new, name) for name in names}
         _check_quiet(new, unfinished, quiet)
         proofs: list[str] = []
         for name in names:
@@ -339,11 +405,25 @@ def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
                     f"with the old stride no ticket of {name!r} above {max(ended)} was issued; all"
                     f" {len(new.servers)} servers have the stride {new.stride}"
                 )
-        return "; ".join(proofs) or f"every server has the stride {new.stride} already"
+        return proofs or [f"every server has the stride {new.stride} already"]
 
-    for name in names:
-        operations.refuse_during_resize(new, name)
-    return Plan(lines or ["nothing is left to do, or a conversion has to be ended"], run)
+    return Plan(steps, run, ["sqla-tickets doctor, on the new configuration"])
+
+
+def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
+    """The steps of a sequence's servers that have the old stride."""
+    unfinished = resize.unfinished(new, name)
+    lines = [
+        f"watch for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is"
+        f" at {number}"
+        for server, number in unfinished.items()
+    ]
+    lines += [
+        f"give {name!r} on {server} the stride {new.stride}, and rename its column stub to"
+        f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
+        for server in unfinished
+    ]
+    return lines or ["nothing is left to do, or a conversion has to be ended"]
 
 
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
@@ -388,18 +468,25 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
             f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: expected 1 to"
             f" {len(pool.servers) - 1}"
         )
+    for name in names:
+        operations.refuse_during_resize(pool, name)
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
-    lines = _ids_on_shards(on_shards, names)
-    lines += [f"close {name!r} on {server}" for name in names for server in going]
-    lines += [f"raise {name!r} on {server} above them" for name in names for server in staying]
-    lines.append(
-        f"the stride stays {pool.stride}: configure {len(staying)} servers with stride={pool.stride},"
-        " before or after this"
-    )
+    steps = {
+        name: [
+            *_ids_on_shards(on_shards, name),
+            *(f"close {name!r} on {server}" for server in going),
+            *(f"raise {name!r} on {server} above them" for server in staying),
+        ]
+        for name in names
+    }
     has_nodes = numbering.is_divided(going)
-    lines += [f"lease no node numbers of {server} any more" for server in going if has_nodes]
+    common = [f"lease no node numbers of {server} any more" for server in going if has_nodes]
+    following = (
+        f"configure {len(staying)} servers with stride={pool.stride} in every client: the stride stays",
+        f"then switch off {_names(going)}",
+    )
 
-    def run() -> str:
+    def run() -> list[str]:
         proofs: list[str] = []
         for name in names:
             high = resize.retire(pool, name, leaving, held=on_shards.largest(name))
@@ -409,9 +496,9 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
                 f" {', '.join(map(str, going))}; new tickets start at {begin}"
             )
         numbering.close(going, staying)  # also what a run that broke off has closed
-        return "; ".join(proofs)
+        return proofs
 
-    return Plan(lines, run)
+    return Plan({**steps, "": common}, run, following)
 
 
 # -- what the servers show

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import os
-import pty
-import select
 import socket
-import struct
 import subprocess
 import sys
-import termios
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +29,7 @@ from sqla_tickets.maintenance import operations, tombstones
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting, until
 from tests.support.servers import PASSWORD, MySQLLike, ServerFixtures
+from tests.support.terminal import in_a_terminal, read_until
 
 
 def test_it_shows_every_server_of_every_sequence(pool: TicketPool, on: list[str]) -> None:
@@ -304,48 +297,6 @@ def test_watching_until_ctrl_c(pool: TicketPool, on: list[str]) -> None:
         os.write(terminal, b"\x03")
         read_until(terminal, "\x1b[?1049l")
         assert process.wait(60) == 0
-
-
-@contextmanager
-def in_a_terminal(
-    command: list[str], columns: int = 400
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a command in a terminal of its own, wide enough for long names; the end of a person."""
-    here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    # the first terminal that the leader of a session opens becomes its own, with Ctrl-C and a hang-up
-    # when these tests are killed; which a shell, and `nohup`, let what they run ignore
-    own = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR);"
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", own, *command],
-        stdin=there,
-        stdout=there,
-        stderr=there,
-        env={**environment, "TERM": "xterm"},
-        start_new_session=True,
-    )
-    os.close(there)
-    try:
-        yield process, here
-    finally:
-        process.kill()
-        process.wait()
-        os.close(here)
-
-
-def read_until(terminal: int, wanted: str) -> str:
-    """What a terminal shows, up to what is waited for."""
-    seen, deadline = b"", time.monotonic() + 60
-    while wanted.encode() not in seen:
-        assert time.monotonic() < deadline, f"never: {wanted!r} in {seen[-3000:]!r}"
-        if select.select([terminal], [], [], 1)[0]:
-            seen += os.read(terminal, 65536)
-    return seen.decode(errors="replace")
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql")

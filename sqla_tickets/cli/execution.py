@@ -1,0 +1,126 @@
+"""Runs plans: shows their steps, asks, makes the changes, and ends with the proof and what comes next."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .. import TicketError
+from . import output
+from .options import FAILED, FOUND, without_passwords
+from .plans import PartlyDone, Plan
+
+
+@dataclass
+class _Outcome:
+    """What has become of plans.
+
+    Attributes:
+        proofs: the guarantees from now on.
+        failures: by the sequences of a plan, why it or a part of it was not carried out.
+    """
+
+    proofs: list[str] = field(default_factory=list[str])
+    failures: list[tuple[str, TicketError]] = field(default_factory=list[tuple[str, TicketError]])
+
+
+def execute(
+    plans: Sequence[Plan], *, dry_run: bool = False, is_confirmed: bool = True, as_json: bool
+) -> None:
+    """Show plans, carry them out unless this is a dry run, and print the proof.
+
+    A plan that fails does not stop those that come after it.
+
+    Args:
+        plans: what is to be done.
+        dry_run: whether it is only shown.
+        is_confirmed: whether nobody is asked. Without a terminal nobody is.
+        as_json: whether the result is printed as JSON; the question and its plan then go to stderr.
+
+    Raises:
+        TicketError: the only plan failed as a whole.
+    """
+    asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and sys.stderr.isatty()
+    if asks or not as_json:
+        output.show(_steps(plans), is_error=as_json)
+    if asks and not click.confirm("Do this? It cannot be undone.", err=True):
+        click.echo("Nothing was changed.", err=as_json)
+        raise SystemExit(FOUND)
+    done = _Outcome() if dry_run else _carry_out(plans)
+    following = list(dict.fromkeys(step for plan in plans for step in plan.following))
+    failures = [f"{names}: {without_passwords(str(error))}" for names, error in done.failures]
+    if as_json:
+        shown = {
+            "plan": [line for plan in plans for line in plan.lines],
+            "done": not (dry_run or failures),
+            "proof": None if dry_run else "; ".join(done.proofs),
+            "not_done": failures,
+            "next": [] if dry_run else following,
+        }
+        click.echo(json.dumps(shown, indent=2))
+    elif dry_run:
+        click.echo("Nothing was changed (--dry-run).")
+    else:
+        output.show(_result(done.proofs, failures, following))
+    if failures:
+        raise SystemExit(FAILED)
+
+
+def _carry_out(plans: Sequence[Plan]) -> _Outcome:
+    outcome = _Outcome()
+    for plan in plans:
+        names = ", ".join(filter(None, plan.steps))
+        try:
+            outcome.proofs += plan.run()
+        except PartlyDone as error:
+            outcome.proofs += filter(None, [error.proof])
+            outcome.failures.append((names, error))
+        except TicketError as error:
+            if len(plans) == 1:
+                raise
+            outcome.failures.append((names, error))
+    return outcome
+
+
+def _steps(plans: Sequence[Plan]) -> RenderableType:
+    """The steps under the names of their sequences."""
+    parts: list[RenderableType] = []
+    for plan in plans:
+        for name, lines in plan.steps.items():
+            if lines:
+                parts += [Text(f"{name or 'all sequences'}:", "bold"), _list("-", lines)]
+    return Group(*parts)
+
+
+def _result(
+    proofs: Sequence[str], failures: Sequence[str], following: Sequence[str]
+) -> RenderableType:
+    return Group(*_parts(proofs, failures, following))
+
+
+def _parts(
+    proofs: Sequence[str], failures: Sequence[str], following: Sequence[str]
+) -> Iterator[RenderableType]:
+    if proofs:
+        yield _list(Text("Done:", "green"), [f"{proof}." for proof in proofs])
+    if failures:
+        yield _list(Text("NOT DONE:", "bold red"), [f"{text}." for text in failures])
+    if following:
+        yield _list(Text("Next:", "bold"), [f"{step}." for step in following])
+
+
+def _list(label: str | Text, lines: Sequence[str]) -> Table:
+    """Lines that are wrapped at words, each beside its label."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in lines:
+        table.add_row(label, Text(line))
+    return table

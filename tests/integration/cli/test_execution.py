@@ -1,0 +1,135 @@
+"""What cannot be undone: its plan, the question, what cannot be done, and what comes next."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from tests.support.command_line import run_cli
+from tests.support.draws import run
+from tests.support.terminal import in_a_terminal, read_until
+
+pytestmark = pytest.mark.ticket_servers("sqlite")
+COMMAND = [sys.executable, "-m", "sqla_tickets.cli"]
+
+
+def numbers(pool: TicketPool, name: str = "photos") -> list[int]:
+    return [server.last_ticket(name) for server in pool.servers]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y", 0), ("n", 1), ("", 1)], ids=["yes", "no", "neither"]
+)
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+def test_terminal_is_asked_after_the_plan(
+    pool: TicketPool, on: list[str], answer: str, code: int, output: list[str]
+) -> None:
+    before = numbers(pool)
+    arguments = ["raise", "photos", "--above", "5000", *on, *output]
+    with in_a_terminal([*COMMAND, *arguments]) as (process, terminal):
+        seen = read_until(terminal, "[y/N]")
+        assert re.search(r"photos:\S*\s+- 'photos' on .* it is raised above 5000", seen)
+        assert numbers(pool) == before
+        os.write(terminal, f"{answer}\n".encode())
+        assert process.wait(60) == code
+    assert (min(numbers(pool)) > 4000) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["raise", "photos", "--above", "5000"],
+        ["restore", "photos"],
+        ["retire"],
+        ["grow", "--add", "sqlite:///{folder}/third.db"],
+        ["grow", "--finish", "--quiet", "0"],
+        ["move", "photos", "--to", "default"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_cannot_be_undone_is_asked_for(
+    pool: TicketPool, on: list[str], command: list[str], tmp_path: Path
+) -> None:
+    arguments = [word.format(folder=tmp_path) for word in command]
+    with in_a_terminal([*COMMAND, *arguments, *on]) as (_, terminal):
+        read_until(terminal, "[y/N]")
+
+
+@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+def test_nobody_is_asked(pool: TicketPool, on: list[str], option: str) -> None:
+    arguments = ["raise", "photos", "--above", "5000", *on, option]
+    with in_a_terminal([*COMMAND, *arguments]) as (process, terminal):
+        seen = read_until(terminal, "--dry-run" if option == "--dry-run" else "Done:")
+        assert process.wait(60) == 0
+    assert "[y/N]" not in seen
+
+
+def test_plan_is_headed_by_sequence_and_followed_by_what_comes_next(
+    pool: TicketPool, on: list[str]
+) -> None:
+    pool.create_table("people")
+    done = run_cli("restore", *on)
+    assert done.code == 0, done.text
+    lines = done.text.splitlines()
+    people, photos = lines.index("people:"), lines.index("photos:")
+    assert all(line.startswith("- ") for line in lines[people + 1 : photos])
+    assert done.text.count("Done: every ticket of") == 2
+    assert lines[-1].startswith("Next: ")
+    assert len([line for line in lines if "pool.unquarantine()" in line]) == 1
+
+
+def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: list[URL]) -> None:
+    """The backup is older than one of the sequences, and of another nothing is recorded any more."""
+    for name in ("albums", "people"):
+        pool.create_table(name)
+    pool.next_ids("albums", 50)
+    run(ticket_urls[0], "DROP TABLE albums")
+    for url in ticket_urls:
+        run(url, "DELETE FROM people")
+    before = numbers(pool)
+    done = run_cli("restore", "--offset", 1, "--json", *on)
+    assert done.code == 3
+    found = done.json
+    assert not found["done"]
+    assert len(found["not_done"]) == 2
+    assert "has no ticket table 'albums'" in found["not_done"][0]
+    assert "no ticket of 'people' is recorded" in found["not_done"][1]
+    assert any(step.startswith("sqla-tickets create albums") for step in found["next"])
+    assert "every ticket of 'photos' from now on is above" in found["proof"]
+    assert numbers(pool)[0] > before[0]
+    text = run_cli("restore", "--offset", 1, *on).text
+    assert text.count("NOT POSSIBLE") == 2
+    assert text.count("NOT DONE") == 2
+    assert run_cli("create", "albums", *on).code == 0
+    assert run_cli("restore", "albums", "--offset", 1, *on).code == 0
+
+
+def test_raise_of_several_does_what_it_can(pool: TicketPool, on: list[str]) -> None:
+    pool.create_table("people", bits=32)
+    done = run_cli("raise", "people", "photos", "--above", 2**40, *on)
+    assert done.code == 3
+    assert "NOT DONE: people: " in done.text
+    assert min(numbers(pool)) > 2**40 - 2
+
+
+@pytest.mark.parametrize("command", [["raise", "--shard"], ["restore", "--shard"]])
+def test_no_sequence_at_all_is_not_done(
+    on: list[str], command: list[str], ticket_urls: list[URL]
+) -> None:
+    done = run_cli(*command, ticket_urls[0].render_as_string(False), *on)
+    assert done.code == 3
+    assert "no ticket table was found" in done.text
+
+
+def test_create_takes_several_names(pool: TicketPool, on: list[str]) -> None:
+    done = run_cli("create", "people", "albums", *on)
+    assert done.code == 0, done.text
+    assert {"people:", "albums:"} <= set(done.text.splitlines())
+    assert pool.next_ids("people", 1)
+    assert pool.next_ids("albums", 1)
