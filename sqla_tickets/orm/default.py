@@ -23,6 +23,7 @@ from ..errors import PoolNotAttached, TicketArgumentError
 from .inheritance import source_of
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import InstrumentedAttribute
     from typing_extensions import Self
 
 
@@ -108,6 +109,37 @@ class IdDefault(ColumnDefault):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make this very class: ``ColumnDefault`` would choose one by its first argument."""
         return object.__new__(cls)
+
+    def apply_to(self, *columns: Column[Any] | InstrumentedAttribute[Any]) -> None:
+        """Give columns that are there already their ids: those of reflected tables, of automap, of other people's models.
+
+        It replaces what the database would make of the column: AUTO_INCREMENT, `Identity`, `Sequence`, a server
+        default. The tables in the database stay as they are. Each column gets a declaration of its own; one that has
+        an equal declaration stays as it is. Call it where the application starts, before other threads insert.
+
+        Args:
+            columns: of tables, or mapped attributes, such as ``Photo.id``.
+
+        Raises:
+            TicketArgumentError: a column has another default, is computed, or cannot hold the ids. No column is
+                changed then.
+        """
+        from . import existing  # noqa: PLC0415  # declaring models needs no ORM
+
+        found = dict.fromkeys(existing.column_of(column) for column in columns)
+        taking = [column for column in found if not self._equals(column.default)]
+        for column in taking:
+            existing.check_replaceable(column, self)
+            self._check_column(column, column.table)
+        for column in taking:
+            existing.clear(column)
+            declared = self if getattr(self, "column", None) is None else self._copy()
+            declared._set_parent_with_dispatch(column)
+        existing.forget({column.table for column in taking})
+
+    def _equals(self, other: object) -> bool:
+        """Whether another declaration has the same arguments."""
+        return type(other) is type(self) and vars(other._copy()) == vars(self._copy())
 
     # -- what each kind of ids says of itself
 

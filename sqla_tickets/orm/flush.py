@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Column, event
 from sqlalchemy.exc import UnboundExecutionError
@@ -21,7 +21,7 @@ from sqlalchemy.orm import attributes as orm
 
 from .default import IdDefault, IdSource, refuse_database_of
 from .inheritance import draws
-from .mappers import inspect_mapper
+from .mappers import ATTRIBUTES, inspect_mapper
 
 
 class _Attribute(NamedTuple):
@@ -35,8 +35,6 @@ class _Attribute(NamedTuple):
 _Lacking: TypeAlias = "list[InstanceState[Any]]"
 # ``orm.instance_state`` and its like are looked up at each flush: custom instrumentation replaces them.
 _insert_order = attrgetter("insert_order")
-#: The key under which a class manager's ``info`` holds the attributes that take ids.
-_INFO: Final = "sqla_tickets"
 
 
 def install() -> None:
@@ -76,7 +74,7 @@ def _find_lacking(session: Session) -> list[tuple[_Attribute, _Lacking]]:
         pairs = by_class.get(type(instance))
         if pairs is None:
             manager: Any = instance_state(instance).manager  # its ``info`` has no type
-            attributes = manager.info.get(_INFO)
+            attributes = manager.info.get(ATTRIBUTES)
             if attributes is None:
                 attributes = _attributes_of(manager)
             pairs = by_class[type(instance)] = []
@@ -100,7 +98,7 @@ def _attributes_of(manager: Any) -> tuple[_Attribute, ...]:
         if found:  # several only where a class is mapped to a join without a foreign key
             first = min(found, key=lambda column: mapper.tables.index(column.table))
             attributes.append(_Attribute(attribute.key, first))
-    manager.info[_INFO] = tuple(attributes)
+    manager.info[ATTRIBUTES] = tuple(attributes)
     return tuple(attributes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import BinaryExpression, Column, Table
 from sqlalchemy.orm import ColumnProperty, Mapper, mapperlib
@@ -11,6 +11,9 @@ from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.sql import operators, visitors
 
 from .inheritance import draws, has_ids, record_base
+
+#: The key under which a class manager's ``info`` holds the attributes that take ids.
+ATTRIBUTES: Final = "sqla_tickets"
 
 
 def drawing_columns(columns: Iterable[Any]) -> list[Column[Any]]:
@@ -21,13 +24,19 @@ def drawing_columns(columns: Iterable[Any]) -> list[Column[Any]]:
 
 def inspect_mappers() -> None:
     """Inspect every mapper there is; none is configured by that."""
+    for mapper in every_mapper():
+        inspect_mapper(mapper)
+
+
+def every_mapper() -> Iterator[Mapper[Any]]:
+    """Every mapper there is; none is configured by that."""
     all_registries: Any = getattr(mapperlib, "_all_registries", set)
     for known in all_registries():
         for manager in list(known._managers):
             if (
                 manager.is_mapped
             ):  # not of a class whose mapping has failed, at which `registry.mappers` raises
-                inspect_mapper(manager.mapper)
+                yield manager.mapper
 
 
 def inspect_mapper(mapper: Mapper[Any]) -> None:

@@ -87,7 +87,7 @@ class TicketSequence(IdDefault):
         if not holds_integers(column.type):
             raise TicketArgumentError(
                 f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the"
-                f" tickets of {column.default!r}: use BigInteger"
+                f" tickets of {self!r}: use BigInteger"
             )
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:

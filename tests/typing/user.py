@@ -77,9 +77,10 @@ def draw(pool: TicketPool) -> None:
     assert_type(NodeLeases(pool).status(), list[NodeLease])
     assert_type(pool.servers, tuple[TicketServer, ...])
     assert_type(pool.stride, int)
+    sequence.apply_to(films.c.id, Album.id)
     pool.create_table("people", layout="counter", start=1000)
     try:
-        pool.attach(Base.metadata)
+        pool.attach(Base.metadata, films.metadata)
     except TicketError as error:
         assert_type(str(error), str)
 
@@ -127,4 +128,5 @@ async def mistakes(pool: TicketPool, awaited: AsyncTicketPool) -> None:
     pool.next_id(7)  # type: ignore[arg-type]
     pool.create_table("people", layout="rows")  # type: ignore[arg-type]
     TicketSequence("photos", block="many")  # type: ignore[arg-type]
+    TicketSequence("photos").apply_to("photos.id")  # type: ignore[arg-type]
     grants("mysql", "drop", user="a", database="b")  # type: ignore[arg-type]

@@ -67,6 +67,23 @@ def calls(code: str) -> list[str]:
     return [line.strip() for line in code.splitlines() if "ticket_table(" in line]
 
 
+def test_a_reflected_column_takes_over(tmp_path: Path) -> None:
+    """Its sequence begins above the ids that are there, and the column is not touched."""
+    app = URL.create("sqlite", database=str(tmp_path / "app.db"))
+    with TicketPool([f"sqlite:///{tmp_path / 'tickets.db'}"]) as pool:
+        metadata, engine = MetaData(), create_engine(app)
+        Table("photos", MetaData(), Column("id", BigInteger, primary_key=True)).create(engine)
+        photos = Table("photos", metadata, autoload_with=engine)
+        engine.dispose()
+        pool.attach(metadata)
+        TicketSequence().apply_to(photos.c.id)
+        code = generated(metadata, app=app, opts={"compare_server_default": True})
+    assert calls(code) == ["op.create_ticket_table('photos', start_above=('photos', 'id'))"]
+    assert "alter_column" not in code
+    new = generated(metadata, opts={"ticket_pools": [pool]})
+    assert "sa.Column('id', sa.BIGINT(), autoincrement=False" in new
+
+
 def test_new_tables_need_no_server() -> None:
     metadata = MetaData()
     table(metadata)

@@ -1,0 +1,92 @@
+# SQLAlchemy forgets its memos by itself when a column is declared, and has no public call for a default that comes later.
+# pyright: reportPrivateUsage=false
+"""Columns that are there already: their replaceable defaults, and what SQLAlchemy remembers of their tables.
+
+A statement that was compiled before a column got its ids leaves the id to the database. So the memos of tables and
+mappers are forgotten, and the compiled statements of every engine.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any, cast
+
+from sqlalchemy import Column, Engine, Sequence, Table
+
+from ..errors import TicketArgumentError
+from .mappers import ATTRIBUTES, every_mapper, inspect_mappers
+
+
+def column_of(given: object) -> Column[Any]:
+    """The column of a table that is given itself, or as a mapped attribute.
+
+    Raises:
+        TicketArgumentError: it is something else, or an attribute of several columns.
+    """
+    columns: list[object] = list(getattr(getattr(given, "property", None), "columns", [given]))
+    if len(columns) > 1:
+        raise TicketArgumentError(
+            f"{given} has several columns, {', '.join(map(str, columns))}: name the one that is to draw,"
+            " such as Base.__table__.c.id"
+        )
+    column = columns[0]
+    table: object = getattr(column, "table", None)
+    if not isinstance(column, Column) or not isinstance(table, Table):
+        raise TicketArgumentError(
+            f"expected a column of a table, such as photos.c.id, or a mapped attribute, such as Photo.id, and"
+            f" found {given!r}"
+        )
+    return cast(
+        "Column[Any]", cast("Any", table).c[column.key]
+    )  # an expression has a copy of the column
+
+
+def check_replaceable(column: Column[Any], declared: object) -> None:
+    """Check that the database makes the column's value, or nothing does.
+
+    Raises:
+        TicketArgumentError: the application makes it, or it is computed.
+    """
+    default, where = column.default, f"{column.table.name}.{column.name}"
+    if default is not None and not isinstance(default, Sequence):
+        raise TicketArgumentError(
+            f"{where} cannot draw from {declared!r}, it has the default {default!r}: expected none, or one that the"
+            f" database makes. If nothing else needs it, set `column.default = None` first"
+        )
+    if column.computed is not None:
+        raise TicketArgumentError(
+            f"{where} cannot draw from {declared!r}, the database computes it: expected a column that an INSERT sets"
+        )
+
+
+def clear(column: Column[Any]) -> None:
+    """Take away what the database would make of the column, in the model only."""
+    column.default = column.server_default = column.identity = None
+    column.autoincrement = False
+    if column.primary_key and "sqlite_autoincrement" in column.table.dialect_kwargs:
+        column.table.dialect_kwargs["sqlite_autoincrement"] = False
+
+
+def forget(tables: AbstractSet[Table]) -> None:
+    """Forget what SQLAlchemy remembers of these tables' columns, and all compiled statements."""
+    for table in tables:
+        vars(table).pop("_sentinel_column_characteristics", None)
+        vars(table.primary_key).pop("_autoincrement_column", None)
+    for mapper in every_mapper():
+        if not tables.isdisjoint(mapper.tables):
+            manager: Any = mapper.class_manager  # its ``info`` has no type
+            manager.info.pop(ATTRIBUTES, None)
+            mapper._expire_memoizations()
+    inspect_mappers()
+    for engine in _engines():
+        engine.clear_compiled_cache()
+
+
+def _engines() -> Iterator[Engine]:
+    """Every engine there is; nothing else knows them all."""
+    kinds: set[type[Any]] = {Engine}
+    while not kinds.issuperset(more := {sub for each in kinds for sub in each.__subclasses__()}):
+        kinds |= more
+    return (found for found in gc.get_referrers(*kinds) if type(found) in kinds)
