@@ -111,8 +111,8 @@ class AsyncTicketPool:
 
     @contextmanager
     @functools.wraps(TicketPool.attached)
-    def attached(self, metadata: MetaData) -> Generator[AsyncTicketPool]:
-        with self.sync_pool.attached(metadata):
+    def attached(self, *metadatas: MetaData) -> Generator[AsyncTicketPool]:
+        with self.sync_pool.attached(*metadatas):
             yield self
 
     next_id = _awaitable(TicketPool.next_id)
