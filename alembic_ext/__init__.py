@@ -2,7 +2,7 @@
 
 Every operation is there twice: as ``op.create_ticket_table(...)``, which Alembic makes and no type
 checker knows, and as a typed function of this package. `operations` and `snowflake` have them, `compare` is
-autogenerate, `configuration` finds the ticket servers, `offline` writes SQL.
+autogenerate, `reminder` warns where it is left out, `configuration` finds the ticket servers, `offline` writes SQL.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The entry point ``sqla_tickets`` of the group ``alembic.plugins``: the module that Alembic imports.
 
 Alembic calls `setup` on every ``import alembic``, in every program of the environment. So `setup` raises
-nothing, connects to nothing, and adds to autogenerate only what ``autogenerate_plugins`` lists.
+nothing, connects to nothing, and adds to autogenerate only what ``autogenerate_plugins`` lists, and a reminder of that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -44,6 +45,8 @@ def setup(plugin: Plugin) -> None:
     plugin.add_autogenerate_comparator(
         compare_tickets, "autogenerate", "tickets", priority=DispatchPriority.LAST
     )
+    if problem is None:
+        _add_reminder()
 
 
 def _import_operations() -> str | None:
@@ -67,6 +70,17 @@ def _import_operations() -> str | None:
         log.exception("ticket tables are left out of the migrations")
         return str(error)
     return None
+
+
+def _add_reminder() -> None:
+    from alembic.runtime.plugins import Plugin  # noqa: PLC0415  # it is being imported
+
+    from alembic_ext import reminder  # noqa: PLC0415  # its import may fail
+
+    with contextlib.suppress(ValueError):  # it is there already
+        Plugin(reminder.NAME).add_autogenerate_comparator(
+            reminder.remind, "autogenerate", "tickets_reminder"
+        )
 
 
 def _namesake() -> str | None:

@@ -105,7 +105,8 @@ def verify(context: StatementContext, name: str) -> ActiveTable:
     if found is None:
         raise TicketTableMissing(
             f"{context.server} has no ticket table {name!r} that this user can see: run the migration"
-            f" that creates it (a stamped database has run none) or pool.create_table({name!r}), or"
+            " that creates it (a stamped database has run none; autogenerate wrote none if autogenerate_plugins in"
+            f" env.py does not list 'sqla_tickets') or pool.create_table({name!r}), or"
             " grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it"
         )
     _check_memory(context, name, found.layout)

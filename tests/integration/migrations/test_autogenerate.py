@@ -84,6 +84,35 @@ def test_a_reflected_column_takes_over(tmp_path: Path) -> None:
     assert "sa.Column('id', sa.BIGINT(), autoincrement=False" in new
 
 
+REMINDER = "ticket tables are not compared: ticket servers are configured"
+
+
+@pytest.mark.parametrize(
+    ("plugins", "servers", "reminds"),
+    [
+        (None, [NOWHERE], True),
+        (["alembic.autogenerate.*"], [NOWHERE], True),
+        (["alembic.autogenerate.*"], ["no-url"], True),
+        (None, None, False),
+        (["alembic.autogenerate.*", "~sqla_tickets"], [NOWHERE], False),
+        (["alembic.autogenerate.*", "sqla_tickets"], [NOWHERE], False),
+    ],
+)
+def test_a_plugin_that_is_not_listed(
+    caplog: pytest.LogCaptureFixture,
+    plugins: list[str] | None,
+    servers: list[str] | None,
+    reminds: bool,
+) -> None:
+    opts: dict[str, Any] = {"autogenerate_plugins": plugins or ["alembic.autogenerate.*"]}
+    if servers:
+        opts["ticket_pools"] = servers
+    with caplog.at_level(logging.WARNING, "alembic.sqla_tickets"):
+        code = generated(MetaData(), opts=opts)
+    assert calls(code) == []
+    assert (REMINDER in caplog.text) == reminds
+
+
 def test_new_tables_need_no_server() -> None:
     metadata = MetaData()
     table(metadata)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from sqla_tickets import TicketPool, TicketTableMissing
 from tests.support.projects import PLUGINS, REPOSITORY, Project, text_of
 
 GENERATED = """\
@@ -75,6 +76,21 @@ def follow(app: URL, tickets: list[URL], folder: Path) -> None:
     assert "'photos' is kept" in project.run("downgrade", "base")
     project.run("upgrade", "head")
     assert set(eval(first)).isdisjoint(eval(insert(project, app, tickets)))
+
+
+@pytest.mark.app_databases("sqlite")
+@pytest.mark.ticket_servers("sqlite")
+def test_the_edit_that_was_forgotten(app_url: URL, ticket_urls: list[URL], tmp_path: Path) -> None:
+    """Nothing fails until the first insert: so the migrations warn, and the insert's error names the cause."""
+    project = Project(tmp_path / "project")
+    project.set_up(app_url, ticket_urls)
+    project.replace(project.env, (PLUGINS, PLUGINS.replace(', "sqla_tickets"', "")))
+    said = f"{project.env} does not list 'sqla_tickets', it is ['alembic.autogenerate.*']"
+    assert said in project.run("revision", "--autogenerate", "-m", "photos")
+    project.run("upgrade", "head")
+    assert said in project.run("check")
+    with TicketPool(ticket_urls) as pool, pytest.raises(TicketTableMissing, match="does not list"):
+        pool.next_id("photos")
 
 
 def test_the_first_page_says_what_is_done_here() -> None:

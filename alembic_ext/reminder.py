@@ -1,0 +1,52 @@
+"""The reminder that autogenerate compares no ticket tables: ticket servers are configured, and the plugin is not listed.
+
+Alembic runs what a plugin compares only where ``env.py`` lists the plugin. This is a plugin of its own, among those that
+are listed by default, so that an application does not learn of its missing ticket tables by its first insert.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from alembic.operations.ops import UpgradeOps
+from alembic.util import CommandError, PriorityDispatchResult
+
+from .configuration import find_pools
+
+if TYPE_CHECKING:  # Alembic may be in the middle of its own import
+    from alembic.autogenerate.api import AutogenContext
+    from alembic.runtime.migration import MigrationContext
+
+log = logging.getLogger("alembic.sqla_tickets")
+
+#: The name of that plugin: `ALEMBIC_S_OWN` has it.
+NAME = "alembic.autogenerate.sqla_tickets_reminder"
+#: What `autogenerate_plugins` is where nobody says otherwise, and the names by which it has this plugin.
+ALEMBIC_S_OWN = ["alembic.autogenerate.*"]
+NAMES = {"sqla_tickets", "~sqla_tickets", "*"}
+
+
+def remind(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatchResult:
+    """Warn where ticket servers are configured, and ``autogenerate_plugins`` neither has the plugin nor excludes it."""
+    made = context.migration_context
+    plugins: list[str] = made.opts.get("autogenerate_plugins") or ALEMBIC_S_OWN
+    if NAMES.isdisjoint(plugins) and _has_servers(made):
+        where = made.script.env_py_location if made.script is not None else "env.py"
+        log.warning(
+            "ticket tables are not compared: ticket servers are configured, and autogenerate_plugins of"
+            " context.configure() in %s does not list 'sqla_tickets', it is %s. Make it %s, as `sqla-tickets init` does;"
+            " '~sqla_tickets' in it ends this warning",
+            where,
+            plugins,
+            [*plugins, "sqla_tickets"],
+        )
+    return PriorityDispatchResult.CONTINUE
+
+
+def _has_servers(context: MigrationContext) -> bool:
+    """Whether ticket servers are configured, rightly or not."""
+    try:
+        return bool(find_pools(context))
+    except CommandError:
+        return True
