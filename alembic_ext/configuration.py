@@ -220,7 +220,7 @@ def _pool(name: str, key: str, servers: object, stride: object) -> TicketPool:
     with _naming(key.replace("servers", "stride")):
         wanted = int(str(stride)) if stride else None
     with _naming(key):
-        urls = [_expanded(word, key) for word in _words(servers)]
+        urls = [expanded(word, key) for word in _words(servers)]
         return TicketPool(urls, name=name, stride=wanted)
 
 
@@ -236,8 +236,12 @@ def _listed(value: Any) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
 
 
-def _expanded(text: str, key: str) -> str:
-    """``text`` with every ``${NAME}`` replaced by the environment variable of that name."""
+def expanded(text: str, key: str) -> str:
+    """``text`` with every ``${NAME}`` replaced by the environment variable of that name.
+
+    Raises:
+        CommandError: it is not set. The error names ``key``, and not the text, which may hold a password.
+    """
 
     def value(match: re.Match[str]) -> str:
         try:

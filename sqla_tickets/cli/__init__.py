@@ -8,14 +8,25 @@ are one function each, `status`, `audit` with its `shards`, or `plans`, which ch
 from __future__ import annotations
 
 import sys
+import traceback
+
+FAILED = 3
 
 
 def main() -> None:
-    """Run ``sqla-tickets``, or name the package that it needs."""
+    """Run ``sqla-tickets``, or name the package that it needs.
+
+    Exit code 1 says that something was found; what nobody has foreseen is a failure.
+    """
     try:
         from .commands import cli  # noqa: PLC0415  # click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.exit(f"sqla-tickets needs {error.name}: pip install 'sqla-tickets[cli]'")
-    cli(prog_name="sqla-tickets")
+        sys.stderr.write(f"sqla-tickets needs {error.name}: pip install 'sqla-tickets[cli]'\n")
+        sys.exit(FAILED)
+    try:
+        cli(prog_name="sqla-tickets")
+    except Exception:  # noqa: BLE001  # Python's own exit code for it is 1
+        traceback.print_exc()
+        sys.exit(FAILED)

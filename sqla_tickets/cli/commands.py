@@ -44,6 +44,7 @@ from .options import (
     seconds,
     sequence_name,
     shard_options,
+    url,
     without_passwords,
 )
 from .shards import Shard, ShardIds, TicketColumn, columns_of, open_shards
@@ -72,8 +73,9 @@ class Commands(click.Group):
 def cli(verbose: bool) -> None:
     """Show, check and change ticket servers.
 
-    They are configured where the migrations find them: in alembic.ini or pyproject.toml, with the
-    ${VARIABLES} of the environment.
+    They are configured where the migrations find them: in alembic.ini or pyproject.toml. There, and in
+    --server, --shard and --add, ${NAME} is a variable of the environment: no password has to stand on a
+    command line.
 
     Exit codes: 0 all is well; 1 something was found; 2 invalid usage; 3 the command failed.
     """
@@ -85,7 +87,7 @@ def cli(verbose: bool) -> None:
         log.addHandler(logging.NullHandler())
 
 
-@cli.command()
+@cli.command(short_help="Show every sequence on every server.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @click.option(
     "--over",
@@ -167,7 +169,7 @@ def ids_on_shards(
     )
 
 
-@cli.command()
+@cli.command(short_help="Read all ids on the shards, and find duplicates.")
 @shard_options
 @pool_options
 def audit(
@@ -237,7 +239,15 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
 
 @cli.command("next")
 @click.argument("sequence", type=sequence_name)
-@click.option("-n", "count", type=COUNT, default=1, show_default=True, help="How many tickets.")
+@click.option(
+    "-n",
+    "count",
+    type=COUNT,
+    metavar="NUMBER",
+    default=1,
+    show_default=True,
+    help="How many tickets.",
+)
 @dry_run_option
 @pool_options
 def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run: bool) -> None:
@@ -255,11 +265,14 @@ def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run:
                 click.echo(ticket)
 
 
-@cli.command("raise")
+@cli.command("raise", short_help="Raise sequences above all ids on the shards, or a number.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @shard_options
 @click.option(
-    "--above", type=ABOVE, help="From now on every ticket of SEQUENCES is above this number."
+    "--above",
+    type=ABOVE,
+    metavar="NUMBER",
+    help="From now on every ticket of SEQUENCES is above this number.",
 )
 @change_options
 @pool_options
@@ -297,10 +310,17 @@ def raise_(
         execute(steps, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
-@cli.command()
+@cli.command(short_help="Create the tables of sequences on all servers.")
 @click.argument("sequences", nargs=-1, required=True, type=sequence_name)
 @click.option("--layout", type=click.Choice(["replace", "counter"]), help="Default: the server's.")
-@click.option("--start", type=TICKET, default=1, show_default=True, help="The smallest ticket.")
+@click.option(
+    "--start",
+    type=TICKET,
+    metavar="NUMBER",
+    default=1,
+    show_default=True,
+    help="The smallest ticket.",
+)
 @click.option("--bits", type=click.Choice(["64", "32"]), default="64", show_default=True)
 @dry_run_option
 @pool_options
@@ -322,7 +342,7 @@ def create(
         execute(steps, dry_run=dry_run, as_json=as_json)
 
 
-@cli.command()
+@cli.command(short_help="Move a sequence to the servers of another pool.")
 @click.argument("sequence", type=sequence_name)
 @click.option("--to", "target", required=True, metavar="POOL", help="The name of the other pool.")
 @change_options
@@ -336,11 +356,14 @@ def move(
         execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
-@cli.command()
+@cli.command(short_help="Raise a server from a backup above all that it may have issued.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @shard_options
 @click.option(
-    "--offset", type=STRIDE, help="Offset of the restored server; default: raise all servers."
+    "--offset",
+    type=STRIDE,
+    metavar="NUMBER",
+    help="Offset of the restored server; default: raise all servers.",
 )
 @click.option(
     "--margin",
@@ -383,13 +406,19 @@ def restore(
 
 @cli.command()
 @click.argument("sequences", nargs=-1, type=sequence_name)
-@click.option("--add", "joining", multiple=True, metavar="URL", help="A server that joins.")
 @click.option(
-    "--to-stride", type=STRIDE, help="The new stride; default: the old one, or twice that."
+    "--add", "joining", multiple=True, type=url, metavar="URL", help="A server that joins."
+)
+@click.option(
+    "--to-stride",
+    type=STRIDE,
+    metavar="NUMBER",
+    help="The new stride; default: the old one, or twice that.",
 )
 @click.option(
     "--gap",
     type=TICKET,
+    metavar="NUMBERS",
     default=resize.GAP_NUMBERS,
     show_default=True,
     help="How far above the others the new servers begin.",
@@ -450,11 +479,12 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     return TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
 
 
-@cli.command()
+@cli.command(short_help="Retire the last ticket servers while clients draw.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @click.option(
     "--last",
     type=COUNT,
+    metavar="NUMBER",
     default=1,
     show_default=True,
     help="How many servers at the end of the list retire.",
@@ -484,7 +514,7 @@ def retire(
         execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
-@cli.command("grants")
+@cli.command("grants", short_help="Print the SQL that grants a user the least privileges.")
 @click.argument("role", type=click.Choice(ROLES))
 @click.option("--on", "kind", required=True, help="The kind of server: mysql, mariadb, postgresql.")
 @click.option("--user", help="The user; default: tickets, migrations, monitor.")
@@ -521,7 +551,7 @@ def grants_(
     click.echo(json.dumps({"grants": found}) if as_json else ";\n".join(found) + ";")
 
 
-@cli.command()
+@cli.command(short_help="Print metrics in Prometheus' text format.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @pool_options
 def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> None:

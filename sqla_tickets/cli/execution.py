@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import TicketError
-from . import output
-from .options import FAILED, FOUND, without_passwords
+from . import FAILED, output
+from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
 
 

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
+from alembic.util import CommandError
+
+from alembic_ext.configuration import expanded
 
 from .. import TicketArgumentError, TicketError, arguments
 from ..draw.access import LARGEST_STRIDE
 from ..tables.new_table import largest_ticket
+from . import FAILED
 from .config import PoolOptions
 
-FOUND, FAILED = 1, 3
+FOUND = 1
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: How many tickets or servers.
@@ -52,6 +56,18 @@ def sequence_name(value: object) -> str:
     try:
         return arguments.name_of_sequence(value)
     except TicketArgumentError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def url(value: object) -> str:
+    """A URL, with the ``${NAME}`` of the environment, by which it needs no password here.
+
+    Raises:
+        click.BadParameter: one of them is not set.
+    """
+    try:
+        return expanded(str(value), "it")
+    except CommandError as error:
         raise click.BadParameter(f"{error}.") from None
 
 
@@ -98,16 +114,25 @@ def pool_options(command: Command) -> Command:
             "--pool", metavar="NAME", help="The pool, where the configuration has several."
         ),
         click.option(
-            "--stride", type=STRIDE, help="Stride of the pool of --server; default: their number."
+            "--stride",
+            type=STRIDE,
+            metavar="NUMBER",
+            help="Stride of the pool of --server; default: their number.",
         ),
         click.option(
             "--server",
             multiple=True,
+            type=url,
             metavar="URL",
             envvar="SQLA_TICKETS_SERVERS",
+            show_envvar=True,
             help="A ticket server; once for each, in the pool's order.",
         ),
-        click.option("--config", metavar="FILE", help="alembic.ini or pyproject.toml."),
+        click.option(
+            "--config",
+            metavar="FILE",
+            help="alembic.ini or pyproject.toml.  [env var: ALEMBIC_CONFIG]",
+        ),
     ):
         with_pools = option(with_pools)
     return with_pools  # type: ignore[return-value]  # click calls it by keywords
@@ -128,8 +153,10 @@ def shard_options(command: Command) -> Command:
             "--shard",
             "shards",
             multiple=True,
+            type=url,
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
+            show_envvar=True,
             help="A database of the application; once for each.",
         ),
     ):
@@ -142,5 +169,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, a
 
 def change_options(command: Command) -> Command:
     """Give a command the options of what cannot be undone."""
-    yes = click.option("--yes", is_flag=True, help="Do not ask; nor is asked without a terminal.")
+    yes = click.option(
+        "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked."
+    )
     return dry_run_option(yes(command))

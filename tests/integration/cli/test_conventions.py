@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sqla_tickets import TicketPool
+from sqla_tickets.cli import FAILED, main
 from sqla_tickets.cli.commands import cli
-from sqla_tickets.cli.options import FAILED, FOUND
+from sqla_tickets.cli.options import FOUND
 from tests.support.command_line import Done, run_cli
 
 #: Each command with what it needs, in the folder of `project`.
@@ -104,6 +108,69 @@ def test_it_says_in_json_why_it_cannot(command: str, project: Path) -> None:
 def test_invalid_usage_and_help(command: str) -> None:
     assert run_cli(command, "--nonsense").code == 2
     assert run_cli(command, "--help").code == 0
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in sorted(COMMANDS))])
+def test_help_is_whole_at_80_columns(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run_cli(*command, "--help").text.splitlines()[1:]
+    assert [line for line in lines if len(line) > 80 or re.search(r"\w\.\.\.$", line)] == []
+
+
+def test_help_names_the_variables_of_the_environment() -> None:
+    text = " ".join(run_cli("audit", "--help").text.split())
+    for variable in ("SQLA_TICKETS_SERVERS", "SQLA_TICKETS_SHARDS", "ALEMBIC_CONFIG"):
+        assert f"[env var: {variable}]" in text
+
+
+def test_url_of_an_option_has_its_password_in_the_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = ["--server", "sqlite:///a.${END}", "--server", "sqlite:///b.${END}"]
+    refused = run_cli("status", *pair)
+    assert refused.code == 2
+    assert "the environment variable END, which is not set" in refused.text
+    monkeypatch.setenv("END", "db")
+    audited = run_cli("audit", "--shard", "sqlite:///shard.${END}", *pair)
+    assert audited.code == 0, audited.text
+    arguments = ["--add", "sqlite:///c.${END}", "--to-stride", "4", *pair]
+    assert run_cli("grow", *arguments).code == 0
+    assert (project / "c.db").exists()
+
+
+def test_what_nobody_has_foreseen_is_no_finding(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sqla_tickets.cli.status.measure", fail)
+    monkeypatch.setattr("sys.argv", ["sqla-tickets", "status", "--server", "sqlite:///a.db"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == FAILED
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_words_are_completed_as_the_handbook_says() -> None:
+    """The lines for a shell's start-up file run; the command then answers the shell."""
+    scripts = re.findall(r"_SQLA_TICKETS_COMPLETE=(\w+) sqla-tickets", PAGE.read_text())
+    assert scripts == ["bash_source", "zsh_source", "fish_source"]
+    for script in scripts:
+        assert "_SQLA_TICKETS_COMPLETE=" in complete(script)
+    assert complete("bash_complete", words="sqla-tickets sta") == "plain,status\n"
+
+
+def complete(instruction: str, words: str = "") -> str:
+    """What the command tells a shell that is to complete the last of these words."""
+    more = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", "from sqla_tickets.cli import main; main()"],
+        env={**os.environ, **more, "_SQLA_TICKETS_COMPLETE": instruction},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
 
 
 def test_the_handbook_and_the_help_list_the_exit_codes() -> None:
