@@ -1,8 +1,9 @@
 """Ticket tables in Alembic's migrations: created, moved and checked on every ticket server.
 
 Every operation is there twice: as ``op.create_ticket_table(...)``, which Alembic makes and no type
-checker knows, and as a typed function of this package. `operations` and `snowflake` have them, `compare` is
-autogenerate, `reminder` warns where it is left out, `configuration` finds the ticket servers, `offline` writes SQL.
+checker knows, and as a typed function of this package. `operations` and `snowflake` have them, `base` registers
+them, and `moved` finds sequences that have moved since. `compare` is autogenerate, `reminder` warns where it is left out,
+`configuration` finds the ticket servers, `offline` writes SQL.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """The operations on ticket tables; those on what Snowflakes need are in `alembic_ext.snowflake`.
 
-Each is a class with the arguments of its call, its `reverse`, and a function with its effect, which ``operation``
-registers: how it is written into a migration file follows from the arguments. A new one is such a pair here, its
+Each is a class with the arguments of its call, its `reverse` where it can be undone, and a function with its effect, which ``operation``
+registers: how it is written into a migration file follows from the arguments. The sequence may have moved since the migration was
+written, as a run for one more shard finds: the effect takes place where it is now (`moved.where_it_is`), or not again
+(`moved.find_moved`, `moved.unless_moved`). A new one is such a pair here, its
 name in ``__all__``, and a page in ``docs/migrations`` with a row in its index. Its effect on ticket servers, where it
 has one, is a function of `sqla_tickets.maintenance.operations`.
 
-Its tests: its reverse in ``tests/unit/migrations/test_operations.py``, its effect, given twice, in ``test_operations.py`` of
-``tests/integration/migrations``, and, where it changes ticket servers, an entry in ``OPERATIONS`` of ``test_interruptions.py`` there: it can be ended at any change and run again.
+Its tests: its reverse in ``tests/unit/migrations/test_operations.py``, its effect, run twice, in ``test_operations.py`` of
+``tests/integration/migrations``, and, where it changes ticket servers, an entry in ``OPERATIONS`` of
+``test_interruptions.py`` there (``CONVERSIONS``, where the kind must have both layouts): it can be ended at any change and run again.
 What it refuses offline, and of bad arguments, goes into ``test_offline.py`` and ``test_bad_input.py`` beside them.
 ``test_pages.py`` runs its page, whose heading is the operation's name in backticks, and fails while there is none.
 """

@@ -1,7 +1,7 @@
 """The exceptions of the package, with one root.
 
-Every message says which sequence and which server (never with a password), what was expected, what
-was found, and what to do next. No driver error escapes from a draw: it is the ``__cause__``.
+A message says what was expected, what was found and what to do next, and where it is about a sequence or a server, which
+(never with a password). No driver error escapes from a draw: it is the ``__cause__``.
 """
 
 from __future__ import annotations

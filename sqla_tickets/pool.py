@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false
 """``TicketPool``: the ticket servers that share the id space of some sequences.
 
-It decides which server to ask, buffers blocks, and survives the loss of all servers but one.
+It has the configuration and the public verbs; `draw` does the work. It survives the loss of all servers but one.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ class TicketPool(event.EventTarget):
         name: what a ``TicketSequence(pool=...)`` calls it.
         timeout: how long one server may send nothing, in seconds, 1 by default. Fractions are allowed, with every
             driver; a year at most.
-        lock_wait: seconds that a server waits for a lock on a ticket table, and that a draw queues, at most; 1
-            by default. MySQL and MariaDB take whole ones, rounded up. A draw ends after servers x (timeout + lock_wait);
+        lock_wait: the longest wait for a lock on a ticket table, or of a draw in a queue, in seconds; 1 by default. MySQL and MariaDB take whole ones, rounded up. A draw ends after servers x (timeout + lock_wait);
             `sqla_tickets.connect.timeouts` has the exceptions.
         hedge: whether a slow draw is also sent to another server, and the first answer is taken. By default
             it is, if there is another server.

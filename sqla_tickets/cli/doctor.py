@@ -1,13 +1,13 @@
 """Checks of ticket servers for whatever can make ids repeat, or draws fail: one function for each.
 
-A new check is a function here with ``@check``, its `Code`, and a row in ``docs/operations/index.md``. It may read every variable
-and every counter of a server; one that a kind of server lacks is missing there, and its check finds nothing. A fact that is
-neither is read by `cli.inspection`.
+A new check is a function here with ``@check``, its `Code`, and a row with both names in ``docs/operations/index.md``. It may read every
+variable, and the counters that the kind's ``facts()`` has; where one is missing, its check finds nothing. Another fact of the server is a
+field of `ServerFacts`, which ``facts()`` fills and `cli.inspection` copies. One that needs the pool is read by `cli.inspection`.
 
 Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`. A state that the tests'
-servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Another test there holds that two healthy servers have no finding: both
-run on one host. ``test_every_finding_has_a_test`` fails for a `Code` without a test, and ``tests/docs/test_operations_docs.py`` for one that
-no page names.
+servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Its first tests hold that a healthy pair has no finding; the servers of
+that pair share a host. ``test_every_finding_has_a_test`` fails for a `Code` without a test, ``tests/docs/test_operations_docs.py`` for a check or
+a `Code` that no page names.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Finding:
     fix: str
 
 
-#: Its name is the check's; `examine` writes it, and the server's, into each finding.
+#: A function of one server and its pool. `examine` writes its name, and the server's, into each finding.
 Check = Callable[[ServerInspection, PoolInspection], Iterator[Finding]]
 
 #: The checks of a server that answers.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from ..dialects import ErrorKind, Statement, TicketDialect
-from .timeouts import TIMING
+from .timeouts import CONNECT_TIMING
 
 #: What a node shows that has not joined its cluster yet.
 _NO_CLUSTER = ("", "00000000-0000-0000-0000-000000000000")
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
         return (
             other is not None
             and self.name == other.name
-            and abs(self.since - other.since) <= TIMING.start_tolerance_seconds
+            and abs(self.since - other.since) <= CONNECT_TIMING.start_tolerance_seconds
         )
 
     def shares_cluster(self, other: Identity | None) -> bool:

@@ -17,7 +17,7 @@ from sqlalchemy.util import await_only
 from ..concurrency import WeakRegistry, in_background, threading, time, within
 from ..errors import TicketServerError
 from .connection import Connection
-from .timeouts import TIMING
+from .timeouts import CONNECT_TIMING
 
 
 class Pending(Protocol):
@@ -82,7 +82,7 @@ class _Wait:
     """
 
     #: Seconds that it is given at least.
-    patience: float = TIMING.several_round_trips_seconds
+    patience: float = CONNECT_TIMING.several_round_trips_seconds
 
     def __init__(self, *, in_a_task: bool) -> None:
         self._over = asyncio.Event() if in_a_task else threading.Event()
@@ -266,12 +266,12 @@ class IdleConnections(deque[Connection]):
             return False
         connecting = list(self.connecting)
         waited_for = sum(connect.is_wanted for connect in connecting)
-        is_room = len(connecting) + there < TIMING.max_connections
-        return is_room and waited_for < TIMING.max_connecting
+        is_room = len(connecting) + there < CONNECT_TIMING.max_connections
+        return is_room and waited_for < CONNECT_TIMING.max_connecting
 
     def can_do_without(self) -> bool:
         """Whether there are others to wait for, now that the server lets in no more."""
-        self.full_until = time.monotonic() + TIMING.server_full_seconds
+        self.full_until = time.monotonic() + CONNECT_TIMING.server_full_seconds
         return bool(self._count_open())
 
     def _count_open(self) -> int:

@@ -24,7 +24,7 @@ from .connection import Connection
 from .engines import in_memory
 from .identity import Identity, identify
 from .limit import ConnectionRequest, IdleConnections, PendingConnect, Waiter
-from .timeouts import TIMING, Timeouts
+from .timeouts import CONNECT_TIMING, Timeouts
 
 
 class Connections:
@@ -129,7 +129,7 @@ class Connections:
             waiter.wait_on(request)
             idle.queue.append(request)
             idle.serve()
-            while not request.wait(TIMING.recheck_seconds):
+            while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
                 if idle.has_room() or waiter.is_server_down or time.monotonic() > end:
                     break
@@ -184,7 +184,7 @@ class Connections:
         """
         idle = self._idle() if self._is_async else self._threads
         is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
-        if is_of_now and len(idle) < TIMING.max_connections:
+        if is_of_now and len(idle) < CONNECT_TIMING.max_connections:
             idle.append(connection)
             if idle.queue:
                 idle.serve()
@@ -270,7 +270,7 @@ class Connections:
             self._close_each(idle, patience=0.5)
 
     def _close_each(self, idle: deque[Connection], patience: float) -> None:
-        """Close them, politely for some seconds: asyncpg waits for two until a good-bye is answered."""
+        """Close them, politely for ``patience`` seconds: asyncpg waits two seconds for the answer to each good-bye."""
         end = time.monotonic() + patience
         with contextlib.suppress(IndexError):
             while True:

@@ -19,7 +19,7 @@ There are four exceptions, which come on top:
 
 - A server that is asked again: twice at most where it came back, answers others, or had closed an idle connection, and
   three times more where its table serves a queue of others: `draw.failover`, ``servers_to_try``, with ``max_queues``.
-  Half a second tells whether it does: `draw.attempt`, ``_is_in_a_queue``, with ``queue_seconds``.
+  Whether it does shows within half a second: `draw.slow_path`, ``_is_in_a_queue``, with ``queue_seconds``.
 - The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
   ``require_peer`` as long as for a server, each. 5 seconds for a draw that is far ahead. `high_water.timing`:
   ``patience_seconds``, ``lead_wait_seconds``.
@@ -43,8 +43,8 @@ class Timeouts:
     A default stands as a number in the text of `TicketPool`, README and docs/how-a-draw-works, too.
 
     Attributes:
-        timeout_seconds: how long the server may send nothing, on all connections of the process. One below what the
-            server takes for a draw fails draws, as a flush to its disk takes milliseconds.
+        timeout_seconds: how long the server may send nothing, on all connections of the process. If it is shorter than a draw takes on
+            a healthy server, draws fail.
         lock_wait_seconds: the longest wait of the server's own for a lock.
     """
 
@@ -63,7 +63,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
-class Timing:
+class ConnectTiming:
     """What no user sets: the waits within a draw's time, and how many connections there are.
 
     Attributes:
@@ -71,7 +71,7 @@ class Timing:
         recheck_seconds: after which a draw that waits for a connection checks whether there is still one to wait for.
         server_full_seconds: after which a server that let in no more connections is asked for one again.
         max_connections: how many a process keeps to one server; draws beyond wait for one to be given back.
-        max_connecting: how many are opened at once: each takes several round trips, and a draw but one.
+        max_connecting: how many are opened at once: each takes several round trips, while a draw takes one.
         start_tolerance_seconds: how far two readings of one server's start may lie apart: its uptime has whole seconds.
     """
 
@@ -83,4 +83,4 @@ class Timing:
     start_tolerance_seconds: float = 2.0
 
 
-TIMING: Final = Timing()
+CONNECT_TIMING: Final = ConnectTiming()

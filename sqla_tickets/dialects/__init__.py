@@ -1,33 +1,47 @@
 """The kinds of databases that can be ticket servers, one class for each.
 
-Every statement about a ticket table is a method of `base.TicketDialect`, which a kind overrides: its lock is
-`lock_table`, a draw `replace_ticket` or `advance_counter`; so is what its errors, time-outs and users are.
+`base.TicketDialect` has a method for each statement about a ticket table: a draw is `replace_ticket` or `advance_counter`, a lock
+`lock_table`. A kind overrides methods; others say how it connects, what its errors mean and which grants its users need.
+`mysql` has MySQL and MariaDB, `postgresql` and `sqlite` one kind each; `facts` is what a server reports to the doctor.
 
-A new kind is one subclass in one file. It begins as a copy of ``sqlite.py``, the shortest; one that speaks another's protocol
-is a subclass of that kind. In another package, its entry point in the group `sqla_tickets.dialects` has SQLAlchemy's name for the
-dialect. In this package, `_OWN` has it instead. Nothing else knows
-the kinds; only `connect.sockets` knows where drivers that have no ``fileno()`` keep their socket.
+A new kind is one subclass in one file. Copy ``sqlite.py``, the shortest; for a server that speaks another's protocol, derive from that
+kind. In another package, an entry point of the group `sqla_tickets.dialects` registers the class under SQLAlchemy's name for the
+dialect. In this package, `_OWN` does. No other code decides by the kind. Three lists name the kinds for people: "Supported" in the
+README, ``--on`` of ``sqla-tickets grants`` and `cli.inspection.ServerInspection`. A driver gets an extra in ``pyproject.toml``, and a line
+in `connect.sockets` if its connections have no ``fileno()``.
 
-The tests it owes, wherever it lives: what it decides without a server, as by a version or a URL, like those of ``tests/unit/dialects``; and a
-draw through its entry point, like that of ``test_registry.py`` there. A kind of this package also goes into ``KINDS`` of
-``tests/support/servers/server_registry.py``, with a server to start and its way in ``shared()`` of ``server_fixtures.py``, and into ``tests/support/drivers.py``, with its drivers: then
-every test of a draw and of a migration runs on it.
+The tests it owes, wherever it lives: what it decides without a server, by a version or a URL, as in ``tests/unit/dialects``; and a
+draw through its entry point, as in ``test_registry.py`` there. A kind of this package needs a server in ``tests/support``, too:
 
-What a kind owes. `base` says how; a method that is not overridden does what PostgreSQL needs:
+- ``servers/``: a module that starts one, as ``postgres.py`` does; its name in ``KINDS`` and ``new_...()`` in ``server_registry.py``; its way in
+  ``shared()`` of ``server_fixtures.py``.
+- ``drivers.py``: its drivers in ``MODULES``, and what their URLs lead to in ``_KINDS``.
+
+Then each test of a draw or a migration that names no kind runs on it. Some write SQL for each kind, or have a list of their own:
+``git grep '"postgresql"' tests`` finds them.
+
+What a kind owes; `base` says how. What is not overridden sends SQL like PostgreSQL's, or nothing (None).
 
 - Always: ``set_connect_defaults``, ``set_up_session``, ``comment_on``, ``describe_table``, ``list_tables``, and
   ``upsert_largest``, which `base.raised_on_conflict` writes where there is ``ON CONFLICT``.
-- Its errors: ``error_codes`` and ``error_code``, or ``error_texts``. One that is not found is a lost connection.
+- Which class: ``of``, where one name of SQLAlchemy's stands for several kinds; then ``kind``, too.
+- Its errors: ``error_codes`` and ``error_code``, or ``error_texts``; ``error_kind``, where a code alone does not tell. One that is not found
+  counts as a lost connection.
+- Connections: ``address`` and ``default_port``, ``is_in_memory``, ``is_embedded``, ``dbapi_module``, ``encryption_advice``.
 - Drawing: ``advance_counter``, where it has no ``UPDATE ... RETURNING``; then ``returns_counter``, too. ``read_row``, where it has no
   ``FOR UPDATE``.
 - Changing tables: ``lock_table``. It is None for a kind whose transactions, begun by ``begin``, keep all others out. A kind
-  that cannot change tables in a transaction has ``begin = None``, and alters them: ``exclusive``, ``unlock_tables``, ``table_parts``, ``alter_to_tombstone``, ``replace_by_tombstone``,
-  ``open_table``.
-- Noticing a restart: ``identity``. Without it, a server that was restored while a process ran is found by its low numbers only. Also
-  ``read_only``, ``durability``.
-- Its SQL: ``now``, ``utc_of_milliseconds``, ``name_type``, ``ticket_type`` (and ``create_table``, ``create_tombstone``, ``drop_table``, where BIGINT or IF EXISTS is unknown), ``ping``, ``default_port``, ``is_embedded``.
-- For operators: ``facts``, ``missing_grant``, ``grants`` with the privileges, ``maintenance_database``, ``synchronous_driver``.
-- Flickr's table, where it has REPLACE: ``layouts``, ``replace_ticket``, ``replace_up_to``, ``keeps_counter``.
+  that cannot change tables in a transaction has ``begin = None``, and alters them: ``exclusive``, ``unlock_tables``, ``table_parts``,
+  ``alter_to_tombstone``, ``replace_by_tombstone``, ``open_table``.
+- Noticing a restart: ``identity``. Without it, a server that was restored while a process ran is found by its low numbers only.
+  ``show_definition`` and ``split_definition`` then save inspections of tables that are as before.
+- Clusters: ``group_name``, ``cluster_variables``, ``catch_up``.
+- Its SQL: ``now``, ``utc_of_milliseconds``, ``name_type``, ``ticket_type``, ``integers_have_64_bits``, ``table_options``, ``ping``, ``has_plpgsql``.
+  Where BIGINT, CHECK or IF EXISTS is unknown: ``create_table``, ``create_tombstone``, ``drop_table``.
+- For operators: ``facts``, ``read_only`` with ``read_only_variables``, ``durability`` with ``is_durable``, ``replica_takes_writes``, ``set_global``;
+  ``grants`` with ``table_privileges``, ``server_privileges``, ``quoted_user``, ``grant_target`` and ``missing_grant``.
+- Where a command creates databases: ``maintenance_database``, ``drop_database``, ``synchronous_driver``.
+- Flickr's table, where it has REPLACE: ``layouts``, ``replace_ticket``, ``replace_up_to``, ``keeps_counter`` with ``counter_kept_since``.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class MySQL(TicketDialect):
             # longer than the server's own lock waits, which are no fault of the server
             kw.setdefault("read_timeout", answer)
         if driver == "pymysql":
-            # with another one it would tell the system of both, in turn, for each statement
+            # with two different ones it would set the time-out of its socket twice for each statement
             kw.setdefault("write_timeout", kw["read_timeout"])
         if driver == "mysqlconnector":
             kw.setdefault("use_pure", True)  # its part in C does not show its socket
@@ -172,10 +172,11 @@ class MySQL(TicketDialect):
     def set_up_session(
         self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
     ) -> None:
-        """A lax server would store the largest number that fits and answer with the one that does not.
+        """Set what draws rely on.
 
-        Between the two halves of a REPLACE there is no row to be seen. What the driver was told to do about
-        autocommit it leaves undone where a server's init_connect has switched that off behind its back.
+        - ``STRICT_ALL_TABLES``: a lax server would store the largest number that fits, and answer with the one that does not.
+        - ``REPEATABLE-READ``: a read of what is not committed finds no row between the two halves of a REPLACE.
+        - ``autocommit``: a server's init_connect may have switched it off, unseen by the driver.
         """
         version = tuple(self.sqlalchemy.server_version_info or (99,))
         is_new = version >= self._new_isolation_since

@@ -72,7 +72,7 @@ class Peers(Protocol):
         """Ask the peers how far the tickets of a table had been issued that is to be drawn from ``over`` this."""
         ...
 
-    def verify_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
+    def judge_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
         """Believe the answers that can be true."""
         ...
 
@@ -133,9 +133,10 @@ class ServerAccess:
         offset: which residue class it owns.
         alive_at: when it last answered anything, by ``time.monotonic()``.
         probes: which ping it in the background.
-        identity: which database server the last new connection has led to; None before the first,
-            and where it does not tell.
-        generation: counts the changes of that, restarts included; members of one cluster are one server.
+        identity: which database server the last new connection has led to; None before the first one, and where the
+            server does not tell.
+        generation: goes up when the address leads to another server or a restarted one, or duplicates are to be compared
+            again. Members of one cluster are one server.
         returns: how often it has answered again after it had failed, was started again, or led elsewhere.
         tables: what is known of each sequence's table, by the sequence's name.
     """

@@ -195,7 +195,7 @@ class SequenceBuffer:
     Attributes:
         blocks: those behind the ready tickets, the oldest first: taking a block does not check those behind it.
         is_low: whether it may be time to fetch the next block, as the last `make_ready` saw it.
-        is_open: whether it is still what is buffered of its sequence.
+        is_open: False once this buffer was dropped: late blocks are discarded.
         ready: the next tickets.
         refills: what is on its way here.
     """

@@ -55,7 +55,7 @@ class CircuitBreaker:
     def record_failure(
         self, reason: TicketError, *, timed_out: bool = False, refused: bool = False
     ) -> None:
-        """Open after a failure; the next attempt is twice as far away as the last time."""
+        """Open after a failure; each wait is twice the one before, up to ``longest_wait_seconds``."""
         wait = min(
             TIMING.longest_wait_seconds, TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
         )
@@ -85,7 +85,7 @@ class CircuitBreaker:
             self._found = asked_at, failure
 
     def shared_result(self, began: float) -> TicketError | None:
-        """The error of the latest half-open trial started after ``began``, if any."""
+        """The error of the latest forced trial that began after ``began``, if any."""
         found = self._found if self.refused else None
         return found[1] if found is not None and found[0] >= began else None
 

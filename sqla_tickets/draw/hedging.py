@@ -1,4 +1,4 @@
-"""The hedging monitor: no request in flight waits for an unresponsive server.
+"""The hedging monitor: it finds the requests in flight that are overdue, and sends them to another server, too.
 
 A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls
 the requests in flight, each when it would be overdue. It is overdue when it has waited for
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 from ..concurrency import begun, in_background, threading, time, timestamps
 from ..errors import TicketError
-from .attempt import CancelReason
 from .failover import plan
 from .health_check import probe
+from .slow_path import CancelReason
 from .timing import TIMING
 
 if TYPE_CHECKING:

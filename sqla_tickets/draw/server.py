@@ -1,7 +1,7 @@
 """One ticket server as its pool draws from it, and the draws that are in flight on it.
 
-It knows nothing of sessions and nothing of the other servers. It makes of "n tickets of photos"
-checked blocks, or one `TicketError` that says why not.
+It makes of "n tickets of photos" checked blocks, or one `TicketError` that says why not. It knows nothing of sessions,
+and asks the other servers by the `Peers` that its pool gave it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..dialects import ErrorKind
 from ..errors import TicketError
 from ..events import Draw
 from .access import OnQuarantine, Peers, ServerSpec
-from .attempt import (
+from .buffer import drop_everything
+from .slow_path import (
     CancelReason,
     connected_too_late,
     discard_connection,
@@ -32,7 +33,6 @@ from .attempt import (
     out_of_attempts,
     recover,
 )
-from .buffer import drop_everything
 from .table_access import TableAccess
 from .table_state import PeerServer, TicketTable
 from .timing import TIMING
@@ -72,20 +72,21 @@ class InFlightRequest:
         loop: the event loop of the caller; None where it is a thread.
         is_hedge: whether it is itself the second try of another draw.
         is_patient: whether it waits for this server, since the others were asked before.
-        began: when it was first sent to the server, by ``time.monotonic()``; later by what it has waited for peers.
-        since: when its last statement was sent.
+        began: when it was first sent to the server, by ``time.monotonic()``, plus the time spent waiting for peers, which does
+            not count.
+        since: when its present wait began: for a connection, or for the answer to its last statement.
         cancelled: why it was cut off from the server; None while it was not.
         is_scheduled: whether its event loop has yet to run an action of the monitor.
         hedged: whether another server has been asked, too.
         probe_sent: whether the server was probed for this request.
         lock_reported: whether the server has reported that another session holds the table.
         queue_number: the table's next number when a wait for its lock ended in vain last.
-        others_are_served: whether it had grown at the end of the next wait, so that others are served.
+        others_are_served: whether that number had grown by the end of the next wait: the table serves other clients.
         answer: the blocks that another server has given in its place.
         context: the caller's context variables, for the event at its end, where there are listeners.
         error_kinds: what its attempts have failed with so far.
-        under_way: a lock that is held, in a ``with``, until the draw has ended. Even an interrupt releases it, so
-            that the monitor can tell.
+        under_way: a lock that the draw holds until it ends. Its ``with`` releases it even after an interrupt, so the
+            monitor can tell that the draw is over.
     """
 
     # A value of the class costs a draw nothing until it is read; what each draw reads is quicker to find in the instance.
@@ -381,21 +382,23 @@ class TicketServer(TableAccess):
         layout = table.layout if table.name in connection.known_tables else None
         try:
             lately = request.since - TIMING.idle_seconds
-            must_verify = (
+            must_ask_peers = (
                 table.generation != connection.generation
-                or (table.answered < lately and table.verified_at < lately)
+                or (table.answered < lately and table.peers_asked_at < lately)
                 or bool(table.doubtful_marks)
                 or (bool(table.missing_marks) and table.has_mark_to_read)
             )
             missing: tuple[PeerServer, ...] = ()
             if table.missing_marks:  # read before the fence: a mark that comes between counts there
                 missing = tuple(table.missing_marks)
-            # read after that: if another draw has just verified the table, the marks that it has read count here, too
+            # read after that: if another draw has just asked the peers, the marks that it has read count here, too
             before = max(table.largest_shown, table.high_water)
             # its column may have been widened
             is_near_end = before + n * table.stride > table.largest
-            if layout is None or must_verify or is_near_end:
-                layout, before, missing = inspect(request, connection, must_verify=must_verify)
+            if layout is None or must_ask_peers or is_near_end:
+                layout, before, missing = inspect(
+                    request, connection, must_ask_peers=must_ask_peers
+                )
             blocks = layout.draw(
                 connection.cursor, n, has_waited=ErrorKind.LOCK_TIMEOUT in request.error_kinds
             )

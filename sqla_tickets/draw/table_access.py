@@ -1,4 +1,4 @@
-"""Work on the ticket tables of one server: create, inspect, verify, drop, and what else their owner does."""
+"""Work on the ticket tables of one server: create, inspect, drop; ask the peers about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tables.context import StatementContext
 from ..tables.layouts import Layout, layout_of
 from ..tables.new_table import NewTable
 from .access import ServerAccess
-from .table_state import TicketTable, Verified
+from .table_state import Inspected, TicketTable
 from .timing import TIMING
 
 log = logging.getLogger("sqla_tickets.draw.server")
@@ -163,7 +163,7 @@ class TableAccess(ServerAccess):
         context = self.context.over(connection.cursor)
         # before the rest: the next comparison finds what is altered after this
         defined = inspection.definition(context, table.name)
-        active = inspection.verify(context, table.name)
+        active = inspection.active_table(context, table.name)
         layout, stub = active.layout, active.stub
         table.metadata, table.largest = active.metadata, active.largest
         last = inspection.last_ticket(context, table.name, layout, stub)
@@ -175,8 +175,8 @@ class TableAccess(ServerAccess):
             numbering = context.stride, context.offset
             found = layout_of(layout, table.name, context.dialect, *numbering, stub)
             table.layout = found
-        table.verified = (
-            Verified(found, defined.text, connection.identity)
+        table.inspected = (
+            Inspected(found, defined.text, connection.identity)
             if defined is not None
             and connection.identity is not None
             # what a text leaves out, as in the sql_mode ORACLE, cannot be compared
@@ -187,7 +187,7 @@ class TableAccess(ServerAccess):
         connection.known_tables.add(table.name)
         return found
 
-    def still_verified(self, connection: Connection, table: TicketTable) -> Layout | None:
+    def still_as_inspected(self, connection: Connection, table: TicketTable) -> Layout | None:
         """The layout of a table that is still as this run of the server has shown it; else None.
 
         When a server comes back all its clients connect anew at once. A whole inspection of each table takes
@@ -196,14 +196,14 @@ class TableAccess(ServerAccess):
         Raises:
             Exception: the driver's.
         """
-        verified, layout, identity = table.verified, table.layout, connection.identity
-        if verified is None or layout is None or verified.layout is not layout or identity is None:
+        before, layout, identity = table.inspected, table.layout, connection.identity
+        if before is None or layout is None or before.layout is not layout or identity is None:
             return None
-        if not identity.is_same_run(verified.identity):
+        if not identity.is_same_run(before.identity):
             return None
         known, context = table.fence, self.context.over(connection.cursor)
         defined = inspection.definition(context, table.name)
-        if defined is None or defined.text != verified.text:
+        if defined is None or defined.text != before.text:
             return None
         follows = defined.follows
         if (
@@ -215,13 +215,13 @@ class TableAccess(ServerAccess):
         connection.known_tables.add(table.name)
         return layout
 
-    def verify(
+    def ask_peers(
         self,
         table: TicketTable,
         connection: Connection | None = None,
         find: Callable[[], object] | None = None,
     ) -> None:
-        """Learn what the server's peers know of a table: in each generation, before it is drawn from.
+        """Ask the server's peers what they know of a table: in each generation, before it is drawn from.
 
         Args:
             table: the table.
@@ -239,18 +239,18 @@ class TableAccess(ServerAccess):
             peers.read_marks(self, table, over)
         if connection is not None:  # a peer may have told its identity just now
             self.refuse_duplicate(connection.identity)
-        if table.generation < generation:  # a later one may have been verified by another draw
+        if table.generation < generation:  # another draw may have asked in a later one
             table.largest_shown = 0
-        table.verified = None
+        table.inspected = None
         if peers is not None:
             if table.doubtful_marks and find is not None:
                 find()
-            peers.verify_marks(self, table)
+            peers.judge_marks(self, table)
             if connection is not None:
                 peers.check_mark(self, table, over)
-        # of two draws that verify it at once, the later generation counts
+        # of two draws that ask at once, the later generation counts
         table.generation = max(table.generation, generation)
-        table.verified_at = time.monotonic()
+        table.peers_asked_at = time.monotonic()
 
     def raise_fence(self, table: TicketTable, last: int) -> int:
         """Make every process refuse a table that was set back; returns the number to raise it above.

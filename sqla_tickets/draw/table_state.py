@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..tables.layouts import Layout
     from ..tables.metadata import TableMetadata
 
-#: Of a table: its circuit breaker's, half-open counting as open, or quarantined.
+#: State of a table here: quarantined, else its breaker's; half-open is reported as open.
 TableState = Literal["closed", "open", "quarantined"]
 
 
@@ -30,8 +30,8 @@ class PeerServer(Protocol):
         ...
 
 
-class Verified(NamedTuple):
-    """The result of a table's verification.
+class Inspected(NamedTuple):
+    """The result of a table's inspection, to be compared with what the next one shows.
 
     Attributes:
         layout: how it is drawn from.
@@ -45,7 +45,7 @@ class Verified(NamedTuple):
 
 
 class MissingMark(NamedTuple):
-    """A peer whose mark could not be read when a table was verified.
+    """A peer whose mark could not be read when a table's peers were asked.
 
     Attributes:
         returns: how often the peer had answered again by then.
@@ -106,15 +106,15 @@ class TicketTable:
         lead_limit: a ticket above it is not handed out before `Peers.bound_lead` has returned.
         write_due: when the peers are told of the table's tickets next, by ``time.monotonic()``.
         last_shown: the number that its row had at the last inspection.
-        verified: how it was found by that; None where a server does not tell enough to compare it.
-        generation: the server's generation in which it was verified.
+        inspected: how that found it; None where a server does not tell enough to compare it, or the peers were asked since.
+        generation: the server's generation in which its peers were asked.
         told_marks: the latest mark of each peer that can be true.
         missing_marks: the peers that have not given their marks in this generation.
         doubtful_marks: the marks, by the peers that keep them, that are too high to be believed at once.
         evidence: what those peers and the others show, by which such marks are judged.
         refuted_marks: the marks that cannot be true, by the peers that keep them.
         has_reported_no_mark: whether it was logged that no peer gave its mark.
-        verified_at: when, by ``time.monotonic()``.
+        peers_asked_at: when the peers were last asked, by ``time.monotonic()``.
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
@@ -126,7 +126,7 @@ class TicketTable:
     def __init__(self, name: str, stride: int, offset: int) -> None:
         self.name, self.stride, self.offset = name, stride, offset
         self.layout: Layout | None = None
-        self.verified: Verified | None = None
+        self.inspected: Inspected | None = None
         self.metadata: TableMetadata | None = None
         self.largest = largest_ticket(64)
         self.high_water = self.largest_shown = self.largest_mark = self.last_shown = 0
@@ -139,7 +139,7 @@ class TicketTable:
         self.evidence: dict[PeerServer, list[int | None]] = {}
         self.refuted_marks: dict[PeerServer, int] = {}
         self.has_reported_no_mark = False
-        self.verified_at = self.write_due = 0.0
+        self.peers_asked_at = self.write_due = 0.0
         self.draws = self.errors = 0
         self.answered = 0.0
         self.breaker = CircuitBreaker()
@@ -148,7 +148,7 @@ class TicketTable:
 
     @property
     def state(self) -> TableState:
-        """Whether it is drawn from by this process."""
+        """Whether this process draws from it."""
         if self.quarantine is not None:
             return "quarantined"
         return "closed" if self.breaker.reason is None else "open"
@@ -170,7 +170,7 @@ class TicketTable:
 
     @property
     def has_mark_to_read(self) -> bool:
-        """Whether a peer whose mark is missing has answered since the table was verified."""
+        """Whether a peer whose mark is missing has answered since the peers were asked."""
         return any(
             peer.returns != missing.returns for peer, missing in list(self.missing_marks.items())
         )
@@ -229,10 +229,10 @@ class TicketTable:
         return True
 
     def accept(self, blocks: list[range], before: int) -> None:
-        """Take new tickets, which every later one has to be above: the fence, and all of it.
+        """Let a draw's tickets through the fence, or refuse them all; later draws must be above them.
 
-        Each is of the server's residue class, above the `fence` before they were drawn, within what the
-        table can hold, and none is among those that another draw was given at the same time.
+        Each must be of the server's residue class, above what `fence` was before the draw, and within what the table
+        can hold. None may be among those that another draw was given at the same time.
 
         Args:
             blocks: that were drawn, one at least.

@@ -15,7 +15,7 @@ class Timing:
     What a user may set is in `sqla_tickets.connect.timeouts`.
 
     Attributes:
-        idle_seconds: how long a table goes without a draw until it is verified again: peers may know more by now.
+        idle_seconds: how long a table goes without a draw until its peers are asked again: they may know more by now.
         max_attempts: how often one draw, or work on a table, is sent to one server while deadlocks and lock
             waits are all that happens.
         read_attempts: the same for a look at a table, which somebody waits for.
@@ -59,7 +59,7 @@ class Timing:
         blocks_at_once: how many blocks a draw takes at most while one is used up sooner than the next can be drawn.
         tickets_at_once: how many tickets such blocks have at most: half of the lead over a peer's mark, so that a draw seldom
             waits for the peer.
-        times_its_draw: how many times longer than its draw what was drawn should last, then.
+        times_its_draw: what was drawn should then last so many times as long as its draw took.
         ready_tickets: how many tickets lie ready one by one, at most.
         lost_fetch_seconds: after how long a fetch is forgotten that never came back, as its event loop was closed.
         failed_fetch_seconds: how long a fetch ahead waits after one that failed.

@@ -88,7 +88,7 @@ class HighWaterService:
             while (
                 asking := self._asking.of((server, table.name, over.generation), own)
             ) is not own:
-                # it asks for the marks, and then for what servers show, by which doubtful ones are verified
+                # it asks for the marks, and then for what servers show, by which doubtful ones are judged
                 seconds = self._patience_seconds + TIMING.patience_seconds
                 _wait_until(lambda asking=asking: asking.is_over, seconds)  # type: ignore[misc]  # bound now
                 if asking.is_done or not asking.is_over:
@@ -140,9 +140,9 @@ class HighWaterService:
                 shown[peer.server] = peer.store.shown(table.name)
 
             _ask(asked, ask)
-            table.evidence = shown  # at once: another draw may verify marks by it at the same time
+            table.evidence = shown  # at once: another draw may judge marks by it at the same time
 
-    def verify_marks(self, server: ServerAccess, table: TicketTable) -> None:
+    def judge_marks(self, server: ServerAccess, table: TicketTable) -> None:
         """Make a table observe its doubtful marks that can be true, and report the others."""
         doubted = dict(table.doubtful_marks)
         for peer, told in doubted.items():

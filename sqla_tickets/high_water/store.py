@@ -19,7 +19,7 @@ from ..dialects import ErrorKind
 from ..draw.access import ServerAccess
 from ..draw.table_state import TicketTable
 from ..errors import TicketError
-from ..tables import inspection as tables
+from ..tables import inspection
 from ..tables.context import StatementContext
 from ..tables.metadata import Tombstone
 from .statements import JOINED, MARKS, Mark, creation, deletion, rows_of, upsert
@@ -312,12 +312,12 @@ def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
 def _number(name: str, context: StatementContext) -> int | None:
     """How far the sequence has come on this server; None where that cannot be told."""
     try:
-        found = tables.describe(context, name)
+        found = inspection.describe(context, name)
     except TicketError:
         return None
     if isinstance(found, Tombstone):
         return found.high_water
-    return None if found is None else tables.number(context, name, found.layout, found.stub)
+    return None if found is None else inspection.number(context, name, found.layout, found.stub)
 
 
 def _create(context: StatementContext) -> None:

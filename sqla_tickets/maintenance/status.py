@@ -155,7 +155,7 @@ def ask_tables(
                 if server not in read_only:
                     read_only[server] = is_read_only(server)
                 if ask_peers:
-                    server.verify(table)
+                    server.ask_peers(table)
             elif isinstance(last, TicketServerError) and not server.breaker.is_closed:
                 failed[server] = last  # else it is about the table
             found.append(_status(pool, server, table, last, read_only.get(server, False)))

@@ -16,7 +16,7 @@ from ..concurrency import random_bytes
 from ..dialects import STUB, ErrorKind
 from ..errors import TicketArgumentError, TicketTableError, TicketTableMissing
 from ..high_water.statements import MARKS, smallest_joined
-from ..tables import inspection as tables
+from ..tables import inspection
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Path, Tombstone, TombstoneKind
@@ -40,12 +40,12 @@ def inspect(context: StatementContext, name: str) -> FoundTable:
     Raises:
         TicketTableError: a table that is no ticket table of this pool.
     """
-    found = tables.describe(context, name)
+    found = inspection.describe(context, name)
     if isinstance(found, Tombstone):
         _check_offset(context, name, found)
     if found is None or isinstance(found, Tombstone):
         return found
-    number = tables.number(context, name, found.layout, found.stub)
+    number = inspection.number(context, name, found.layout, found.stub)
     return found._replace(number=number)
 
 
@@ -116,7 +116,7 @@ def close(
             raise _changed(context, name, seen, state)
         if context.dialect.begin is None:
             return _close_by_alter(context, name, state, to)
-        high = tables.last_ticket(context, name, state.layout, state.stub)
+        high = inspection.last_ticket(context, name, state.layout, state.stub)
         bits = state.metadata.bits if state.metadata else 64
         tombstone = _tombstone(context, state, to, high, bits)
         context.send_all(context.dialect.replace_by_tombstone(name, str(tombstone)))
@@ -155,7 +155,7 @@ def _close_by_alter(
     if state.layout == "replace":
         high = _draw_last(context, name, state)
     else:
-        high = tables.last_ticket(context, name, state.layout, state.stub)
+        high = inspection.last_ticket(context, name, state.layout, state.stub)
     tombstone = _tombstone(context, state, to, high, bits)
     keys = [part for kind, part in parts if kind == "key"]
     checks = [part for kind, part in parts if kind == "check"]
@@ -267,18 +267,18 @@ def raise_above(context: StatementContext, name: str, above: int) -> None:
             which servers of a larger stride have joined.
     """
     number = seed(above + 1, context.stride, context.offset)
-    found = tables.verify(context, name)
+    found = inspection.active_table(context, name)
     if above >= found.largest:
         raise TicketArgumentError(
             f"the numbers of {name!r} on {context.server} end at {found.largest}: it cannot be raised above"
             f" {above}. Widen its column first"
         )
-    if (tables.number(context, name, found.layout, found.stub) or 0) >= number:
+    if (inspection.number(context, name, found.layout, found.stub) or 0) >= number:
         return
     keeps_marks = _joins_known(context, name) is not None
     with context.dialect.exclusive(context.cursor, name, MARKS if keeps_marks else None):
-        found = tables.verify(context, name)  # others may have converted it
-        stands = tables.number(context, name, found.layout, found.stub)
+        found = inspection.active_table(context, name)  # others may have converted it
+        stands = inspection.number(context, name, found.layout, found.stub)
         if keeps_marks:  # read again, as others cannot write it now
             _refuse_to_meet(context, name, stands or 0, number)
         if stands is None:

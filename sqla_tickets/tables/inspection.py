@@ -92,7 +92,7 @@ def metadata_in(context: StatementContext, name: str, text: str | None) -> Table
         ) from error
 
 
-def verify(context: StatementContext, name: str) -> ActiveTable:
+def active_table(context: StatementContext, name: str) -> ActiveTable:
     """Find out which layout the table has, and that it is numbered as the pool numbers.
 
     Raises:
@@ -115,7 +115,7 @@ def verify(context: StatementContext, name: str) -> ActiveTable:
 
 
 def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | None:
-    """The object of that name: a table as `verify` tells it, a tombstone, or nothing.
+    """The object of that name: a table as `active_table` tells it, a tombstone, or nothing.
 
     Raises:
         TicketTableError: a table that is no ticket table, or another pool's.
@@ -341,7 +341,7 @@ def follows(context: StatementContext, name: str, layout: LayoutName, stub: str)
 
 
 def definition(context: StatementContext, name: str) -> Definition | None:
-    """The definition that `verify` needs, by one short statement; None where it is unavailable.
+    """The definition that `active_table` needs, by one short statement; None where it is unavailable.
 
     On MySQL it takes a sixth of the time of a whole inspection (measured), and it waits for no
     ``LOCK TABLES``: its metadata lock is compatible with that one (MySQL manual, "Metadata Locking").
@@ -376,7 +376,7 @@ def create(context: StatementContext, new: NewTable) -> None:
         _check_memory(context, name, wanted)
         check_locks(context, name, wanted)
         _send_creation(context, new)
-    found = verify(context, name)
+    found = active_table(context, name)
     layout, stub = found.layout, found.stub
     if new.layout is not None and layout != wanted:
         raise TicketTableError(

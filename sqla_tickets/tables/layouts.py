@@ -1,7 +1,7 @@
 """The two layouts of a ticket table, each with its statements for a draw.
 
-A layout knows statements and numbers. It knows no pool, no retries and no connection but the cursor
-that it is given. It always returns blocks: ascending arithmetic progressions.
+A layout knows statements and numbers. It knows no pool, and no connection but the cursor that it is given; its caller
+retries. It always returns blocks: ascending arithmetic progressions.
 
 ``replace`` is Flickr's table. Its AUTO_INCREMENT counter is the truth, never its row, since InnoDB
 takes the number before it waits for the row. So a block may be drawn only while every other client
@@ -30,6 +30,9 @@ from ..errors import OutOfStep
 class Layout(Protocol):
     """The columns of a ticket table, and its draw statements.
 
+    `draw.server` draws, and says whether the draw has waited before. After an attempt's error, `draw.slow_path` calls
+    `lock_timed_out` and `adapts`.
+
     Attributes:
         name: of the layout.
         stub: the name of the table's stub column.
@@ -39,7 +42,7 @@ class Layout(Protocol):
     stub: str
 
     def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
-        """Draw up to ``n`` tickets and at least one; nothing when the table's row is missing.
+        """Draw up to ``n`` tickets, at least one. A counter without its row returns none.
 
         Args:
             cursor: of a connection in autocommit. After an error the connection may hold a lock.

@@ -36,7 +36,7 @@ __all__ = ["servers_at", "servers_in_memory"]
 def servers_in_memory(
     *metadatas: MetaData, servers: int = 2, stride: int | None = None, name: str = "default"
 ) -> Generator[TicketPool]:
-    """A pool of servers in memory that serves some MetaDatas; their sequences begin at 1.
+    """A pool of servers in memory that serves some MetaDatas; their sequences begin anew.
 
     At the end each MetaData gets back the pool that served it before.
 

@@ -70,7 +70,7 @@ DEFECTS: Final = (
         "the fence takes a ticket that is the last one known, instead of one above it",
         [
             Change("draw/table_state.py", "if first <= last:", "if first < last:"),
-            Change("draw/attempt.py", "follows <= known:", "follows < known:"),
+            Change("draw/slow_path.py", "follows <= known:", "follows < known:"),
         ],
         IDS,
         is_set_back=True,

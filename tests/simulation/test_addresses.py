@@ -31,7 +31,7 @@ from .test_seeds import drawn_before_a_restore
     ("owner", "step", "is_before"),
     [
         (ServerAccess, "recognise", False),
-        (TableAccess, "verify", True),
+        (TableAccess, "ask_peers", True),
         (HighWaterService, "read_marks", False),
     ],
 )

@@ -20,7 +20,7 @@ from sqla_tickets import NoTicketServer, TicketPool
 from sqla_tickets.concurrency import owner_mark
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.connect.limit import IdleConnections
-from sqla_tickets.connect.timeouts import TIMING
+from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.draw import hedging
 from tests.support.draws import (
     OpenPool,
@@ -56,7 +56,9 @@ def crowded(servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch) -> Iterato
         pool.create_table("photos", layout="counter")
     with ExitStack() as stack:
         for server in (first, second):
-            stack.enter_context(setting(server, max_connections=TIMING.max_connections + 10))
+            stack.enter_context(
+                setting(server, max_connections=CONNECT_TIMING.max_connections + 10)
+            )
         yield [first, second], urls
 
 
@@ -64,7 +66,7 @@ def are_few(pair: Pair) -> bool:
     """Whether each server has no more connections than a process keeps, and one of a probe's."""
     servers, urls = pair
     return all(
-        len(connections_to(server, url)) <= TIMING.max_connections + 1
+        len(connections_to(server, url)) <= CONNECT_TIMING.max_connections + 1
         for server, url in zip(servers, urls, strict=True)
     )
 
@@ -150,7 +152,7 @@ def test_connections_that_nobody_waits_for_any_more_are_few(
     async def draw(port: int) -> None:
         there = url.set(drivername="mysql+asyncmy", port=port)
         pool = TicketPool([there], timeout=FOR_EVER, hedge=False)
-        for _ in range(2 * TIMING.max_connections):
+        for _ in range(2 * CONNECT_TIMING.max_connections):
             task = asyncio.ensure_future(greenlet_spawn(pool.next_id, "photos"))
             await asyncio.sleep(0.02)
             task.cancel()
@@ -159,7 +161,7 @@ def test_connections_that_nobody_waits_for_any_more_are_few(
     with TcpProxy(url.port) as proxy:
         proxy.do(Fault("freeze"))
         asyncio.run(draw(proxy.port))
-        assert TIMING.max_connecting < proxy.connections <= TIMING.max_connections
+        assert CONNECT_TIMING.max_connecting < proxy.connections <= CONNECT_TIMING.max_connections
 
 
 def test_tasks_that_are_cancelled_while_they_queue(crowded: Pair) -> None:

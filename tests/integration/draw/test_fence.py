@@ -177,13 +177,13 @@ def test_definition_without_comment_is_not_compared(
     first, second, urls = pairs[0][0], pairs[0][1], pairs[0][2] + pairs[1][2]
     engines = [create_engine(url, connect_args={"sql_mode": mode}) for url in urls]
     inspected: list[str] = []
-    find = inspection.verify
+    find = inspection.active_table
 
     def counted(*arguments: object) -> inspection.ActiveTable:
         inspected.append(mode)
         return find(*arguments)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(inspection, "verify", counted)
+    monkeypatch.setattr(inspection, "active_table", counted)
     old = open_pool(engines[:2])
     old.create_table("photos", layout=layout)
     ids = [old.next_id("photos") for _ in range(8)]
@@ -210,7 +210,7 @@ def test_foreign_table_definition_is_not_compared(
         run(url, table, f"INSERT INTO photos VALUES ({offset}, 'a')")
     pool = open_pool(urls)
     ids = [pool.next_id("photos") for _ in range(4)]
-    assert [server.table("photos").verified for server in pool.servers] == [None, None]
+    assert [server.table("photos").inspected for server in pool.servers] == [None, None]
     kill_connections(first, urls[0])
     kill_connections(second, urls[1])
     assert_unique(ids + [pool.next_id("photos") for _ in range(4)])

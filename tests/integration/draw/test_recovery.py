@@ -213,8 +213,8 @@ def whole_inspections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         inspected.append(context.server)
         return find_in(context, name)
 
-    find_in = inspection.verify
-    monkeypatch.setattr(inspection, "verify", find)
+    find_in = inspection.active_table
+    monkeypatch.setattr(inspection, "active_table", find)
     return inspected
 
 

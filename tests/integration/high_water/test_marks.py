@@ -24,7 +24,7 @@ from sqla_tickets import (
     TicketTableError,
 )
 from sqla_tickets.concurrency import pause
-from sqla_tickets.connect.timeouts import TIMING as CONNECT_TIMING
+from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import server as server_module
 from sqla_tickets.high_water.statements import MARKS
@@ -857,25 +857,23 @@ def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
     async def draw_twice() -> list[object]:
         pool = TicketPool([url.set(drivername="mysql+asyncmy") for url in ticket_urls])
         server, peer = pool.servers
-        answers, asked, verifying = asyncio.Event(), list[object](), list[object]()
-        verify, use = server.verify, peer.use
+        answers, asked, asking = asyncio.Event(), list[object](), list[object]()
+        ask_peers, use = server.ask_peers, peer.use
 
-        def say_and_verify(*args: Any) -> None:
-            verifying.append(asyncio.current_task())
-            verify(*args)
+        def say_and_ask(*args: Any) -> None:
+            asking.append(asyncio.current_task())
+            ask_peers(*args)
 
         def use_late(work: Callable[..., None]) -> None:
             asked.append(work)
             await_only(answers.wait())
             use(work)
 
-        monkeypatch.setattr(server, "verify", say_and_verify)
+        monkeypatch.setattr(server, "ask_peers", say_and_ask)
         monkeypatch.setattr(peer, "use", use_late)
         draws = [asyncio.ensure_future(greenlet_spawn(server.draw, "photos", 1)) for _ in range(2)]
-        await until(
-            lambda: asked and len(verifying) == 2
-        )  # one asks, the other waits for its answers
-        first, second = sorted(draws, key=verifying.index)
+        await until(lambda: asked and len(asking) == 2)  # one asks, the other waits for its answers
+        first, second = sorted(draws, key=asking.index)
         first.cancel()
         await until(lambda: len(asked) == 2 or second.done())
         answers.set()

@@ -10,8 +10,8 @@ import pytest
 
 from sqla_tickets import TicketPool
 from sqla_tickets.draw import hedging, server
-from sqla_tickets.draw.attempt import CancelReason
 from sqla_tickets.draw.server import InFlightRequest
+from sqla_tickets.draw.slow_path import CancelReason
 from sqla_tickets.draw.timing import TIMING
 from tests.support.workers import Clock
 

@@ -1,4 +1,7 @@
-"""Error handling of one attempt to draw: classify the error, clean up, retry or give up."""
+"""What an attempt to draw seldom needs: to inspect its table first, and what follows its error.
+
+After an error it is classified, the connection is given back or discarded, and the draw tries again or gives up.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from ..concurrency import pause, random, time
-from ..connect.timeouts import TIMING as CONNECT_TIMING
+from ..connect.timeouts import CONNECT_TIMING
 from ..dialects import ErrorKind
 from ..errors import (
     Crowded,
@@ -22,7 +25,7 @@ from ..errors import (
     TicketTableError,
     TicketTableMoved,
 )
-from ..tables import inspection as tables
+from ..tables import inspection
 from ..tables.context import StatementContext
 from .table_state import RefusedTickets
 from .timing import TIMING
@@ -99,14 +102,14 @@ def connected_too_late(request: Request, connection: Connection) -> TicketError:
 
 
 def inspect(
-    request: Request, connection: Connection, *, must_verify: bool
+    request: Request, connection: Connection, *, must_ask_peers: bool
 ) -> tuple[Layout, int, tuple[PeerServer, ...]]:
     """Find out how a table is drawn from, and above what its next ticket has to be.
 
     Args:
         request: the draw.
         connection: that it is sent over.
-        must_verify: whether the peers are to be asked first.
+        must_ask_peers: whether the peers are to be asked first.
 
     Returns:
         The layout, the fence, and the peers whose marks are not in it.
@@ -126,9 +129,9 @@ def inspect(
         request.stop_waiting()
         since = time.monotonic()
 
-    if must_verify:
+    if must_ask_peers:
         request.stop_waiting()  # others are waited for
-        server.verify(table, connection, find)
+        server.ask_peers(table, connection, find)
         request.began += time.monotonic() - since
     # inspecting a table takes longer than a draw
     request.wait_on(connection, CONNECT_TIMING.several_round_trips_seconds)
@@ -233,18 +236,18 @@ def discard_connection(
 def _inspect(server: TableAccess, connection: Connection, table: TicketTable) -> Layout:
     """Find out how a table is drawn from, and that its next ticket is a new one.
 
-    It is found without drawing: a refused process must not bring an old number nearer to those
-    that no mark tells of yet.
+    Look without drawing: a ticket drawn here would move a set-back counter towards issued numbers that no peer has
+    recorded.
     """
-    recalled = server.still_verified(connection, table)
-    if recalled is not None:
-        return recalled
+    unchanged = server.still_as_inspected(connection, table)
+    if unchanged is not None:
+        return unchanged
     known = table.fence
     layout = server.find(connection, table)
     if table.last_shown < known:
         context = server.context.over(connection.cursor)
-        tables.catch_up(context)
-        follows = tables.follows(context, table.name, layout.name, layout.stub)
+        inspection.catch_up(context)
+        follows = inspection.follows(context, table.name, layout.name, layout.stub)
         if follows is not None and follows <= known:
             raise _set_back(server, table, known, follows)
     return layout
@@ -260,7 +263,7 @@ def _inspect_queue(connection: Connection, request: Request) -> None:
     request.lock_reported, server.alive_at = True, time.monotonic()
     with contextlib.suppress(Exception):  # then it is unknown
         context = server.context.over(connection.cursor)
-        definition = tables.definition(context, request.table.name)
+        definition = inspection.definition(context, request.table.name)
         number = None if definition is None else definition.follows
     if number is not None and request.queue_number is not None and number > request.queue_number:
         request.others_are_served = True
@@ -312,7 +315,7 @@ def _is_in_a_queue(request: Request) -> bool:
         for see in range(TIMING.queue_polls):
             if see:
                 pause(TIMING.queue_seconds / (TIMING.queue_polls - 1))
-            found = tables.definition(context, request.table.name)
+            found = inspection.definition(context, request.table.name)
             if found is None or found.follows is None:
                 return
             numbers.append(found.follows)
