@@ -48,6 +48,7 @@ from .options import (
     without_passwords,
 )
 from .shards import Shard, ShardIds, TicketColumn, columns_of, open_shards
+from .waiting import Asked, spinner
 
 
 class Commands(click.Group):
@@ -117,18 +118,26 @@ def status(
         measure = functools.partial(status_.measure, selected, sequences)
         view = functools.partial(output.status_view, servers=servers)
         if watch:
+            with spinner(_asked(selected)):
+                measure(over=0)  # a person sees at once which server is waited for
             _refresh(
                 out,
                 lambda width: view(
                     measure(over=max(over, 0.2)), status_.nodes(selected), width=width, is_live=True
                 ),
             )
-        found, nodes = measure(over=over), status_.nodes(selected)
+        with spinner(_asked(selected)):
+            found, nodes = measure(over=over), status_.nodes(selected)
     if as_json:
         click.echo(output.as_json(status=map(status_.as_record, found), nodes=map(asdict, nodes)))
     else:
         output.show(view(found, nodes, width=out.width), out)
     exit_with(all(s.is_well for s in found))
+
+
+def _asked(pools: Iterable[TicketPool], opened: Iterable[Shard] = ()) -> list[Asked]:
+    """Who may be waited for."""
+    return [*(server for pool in pools for server in pool.servers), *opened]
 
 
 def _refresh(out: Console, view: Callable[[int], RenderableType]) -> NoReturn:
@@ -150,7 +159,7 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
     Each finding has a variable and its value, what can happen, and the fix. Advice alone leaves the exit
     code 0.
     """
-    with pools.selected() as selected:
+    with pools.selected() as selected, spinner(_asked(selected)):
         found = [finding for pool in selected for finding in doctor_.examine(pool, sequences)]
     if as_json:
         click.echo(output.as_json(findings=map(asdict, found)))
@@ -160,13 +169,11 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
 
 
 def ids_on_shards(
-    shards: tuple[str, ...], names: Iterable[str], columns: tuple[str, ...], models: str | None
+    opened: list[Shard], names: Iterable[str], columns: tuple[str, ...], models: str | None
 ) -> ShardIds:
     """The ids of some sequences on the shards; empty where no shard was named."""
-    opened = open_shards(shards) if shards else []
-    return ShardIds(
-        opened, columns_of(opened, names, named=columns, models=models) if opened else []
-    )
+    found = columns_of(opened, names, named=columns, models=models) if opened else []
+    return ShardIds(opened, found)
 
 
 @cli.command(short_help="Read all ids on the shards, and find duplicates.")
@@ -184,8 +191,10 @@ def audit(
     It changes nothing. Its memory does not grow with the rows.
     """
     with pools.one() as pool:
-        opened, names = open_shards(shards), operations.names(pool)
-        where = columns_of(opened, names, named=columns, models=models)
+        opened = open_shards(shards)
+        with spinner(_asked([pool], opened)):
+            names = operations.names(pool)
+            where = columns_of(opened, names, named=columns, models=models)
         found = [_audited(pool, opened, column) for column in where]
     if not (columns or models):
         found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
@@ -301,13 +310,16 @@ def raise_(
             "--above NUMBER needs the names of sequences: raise SEQUENCE --above NUMBER"
         )
     with pools.one() as pool:
-        names = _named(pool, sequences)
-        on_shards = ids_on_shards(shards, names, columns, models)
-        for name in sequences if above is None else ():
-            if not on_shards.knows(name):
-                raise TicketArgumentError(on_shards.unknown(name)[0])
-        steps = [plans.raise_(pool, name, above or 0, on_shards) for name in names]
-        execute(steps, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        opened = open_shards(shards) if shards else []
+        asked = _asked([pool], opened)
+        with spinner(asked):
+            names = _named(pool, sequences)
+            on_shards = ids_on_shards(opened, names, columns, models)
+            for name in sequences if above is None else ():
+                if not on_shards.knows(name):
+                    raise TicketArgumentError(on_shards.unknown(name)[0])
+            steps = [plans.raise_(pool, name, above or 0, on_shards) for name in names]
+        execute(steps, asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command(short_help="Create the tables of sequences on all servers.")
@@ -335,11 +347,12 @@ def create(
 ) -> None:
     """Create the tables of SEQUENCES on all servers, and verify those that exist."""
     with pools.one() as pool:
-        steps = [
-            plans.create(pool, name, layout=layout, start=start, bits=int(bits))
-            for name in sequences
-        ]
-        execute(steps, dry_run=dry_run, as_json=as_json)
+        with spinner(_asked([pool])):
+            steps = [
+                plans.create(pool, name, layout=layout, start=start, bits=int(bits))
+                for name in sequences
+            ]
+        execute(steps, _asked([pool]), dry_run=dry_run, as_json=as_json)
 
 
 @cli.command(short_help="Move a sequence to the servers of another pool.")
@@ -352,8 +365,15 @@ def move(
 ) -> None:
     """Move a sequence to the servers of another pool of the configuration, while clients draw."""
     with pools.all() as found:
-        plan = plans.move(find_pool(found, pools.pool), sequence, find_pool(found, target))
-        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        here, there = find_pool(found, pools.pool), find_pool(found, target)
+        plan = plans.move(here, sequence, there)
+        execute(
+            [plan],
+            _asked([here, there]),
+            dry_run=dry_run,
+            is_confirmed=yes,
+            as_json=as_json,
+        )
 
 
 @cli.command(short_help="Raise a server from a backup above all that it may have issued.")
@@ -391,17 +411,25 @@ def restore(
     --shard, and a margin. Run it before any client connects.
     """
     with pools.one() as pool:
-        names = _named(pool, sequences)
-        on_shards = ids_on_shards(shards, names, columns, models)
-        steps: list[plans.Plan] = []
-        for name in names:
-            try:
-                steps.append(plans.restore(pool, name, on_shards, offset=offset, margin=margin))
-            except TicketError as error:
-                if len(names) == 1:
-                    raise
-                steps.append(plans.impossible(name, error))
-        execute(steps, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        opened = open_shards(shards) if shards else []
+        asked = _asked([pool], opened)
+        with spinner(asked):
+            names = _named(pool, sequences)
+            on_shards = ids_on_shards(opened, names, columns, models)
+            steps = [_restored(pool, name, on_shards, offset, margin) for name in names]
+        if len(steps) == 1 and steps[0].refusal:
+            raise steps[0].refusal
+        execute(steps, asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+
+
+def _restored(
+    pool: TicketPool, name: str, on_shards: ShardIds, offset: int | None, margin: int | None
+) -> plans.Plan:
+    """The plan of one sequence, which may be impossible."""
+    try:
+        return plans.restore(pool, name, on_shards, offset=offset, margin=margin)
+    except TicketError as error:
+        return plans.impossible(name, error)
 
 
 @cli.command()
@@ -459,14 +487,17 @@ def grow(
     if finish == bool(joining):
         raise click.UsageError("give either --add URL or --finish")
     with contextlib.ExitStack() as open_, pools.one() as pool:
-        names = _named(pool, sequences, or_nodes=True)
-        if finish:
-            plan = plans.finish(pool, names, quiet)
-        else:
-            new = open_.enter_context(_grown(pool, joining, to_stride))
-            on_shards = ids_on_shards(shards, names, columns, models)
-            plan = plans.grow(pool, names, new, gap, on_shards)
-        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        opened = open_shards(shards) if shards else []
+        new = pool if finish else open_.enter_context(_grown(pool, joining, to_stride))
+        asked = _asked([pool, new], opened)
+        with spinner(asked):
+            names = _named(pool, sequences, or_nodes=True)
+            if finish:
+                plan = plans.finish(pool, names, quiet)
+            else:
+                on_shards = ids_on_shards(opened, names, columns, models)
+                plan = plans.grow(pool, names, new, gap, on_shards)
+        execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> TicketPool:
@@ -508,10 +539,13 @@ def retire(
     The others are raised above every ticket that those have issued, and above every id on the shards.
     """
     with pools.one() as pool:
-        names = _named(pool, sequences, or_nodes=True)
-        on_shards = ids_on_shards(shards, names, columns, models)
-        plan = plans.retire(pool, names, last, on_shards)
-        execute([plan], dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        opened = open_shards(shards) if shards else []
+        asked = _asked([pool], opened)
+        with spinner(asked):
+            names = _named(pool, sequences, or_nodes=True)
+            on_shards = ids_on_shards(opened, names, columns, models)
+            plan = plans.retire(pool, names, last, on_shards)
+        execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
 @cli.command("grants", short_help="Print the SQL that grants a user the least privileges.")
@@ -570,7 +604,7 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
         raise Failure(
             f"metrics need {error.name}: pip install 'sqla-tickets[prometheus]'"
         ) from error
-    with pools.selected() as selected:
+    with pools.selected() as selected, spinner(_asked(selected)):
         # the first, as it asks what the servers know of each other
         is_well = all(s.is_well for s in status_.measure(selected, sequences))
         registry = CollectorRegistry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -16,6 +16,7 @@ from .. import TicketError
 from . import FAILED, output
 from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
+from .waiting import Asked, spinner
 
 
 @dataclass
@@ -32,7 +33,12 @@ class _Outcome:
 
 
 def execute(
-    plans: Sequence[Plan], *, dry_run: bool = False, is_confirmed: bool = True, as_json: bool
+    plans: Sequence[Plan],
+    asked: Iterable[Asked],
+    *,
+    dry_run: bool = False,
+    is_confirmed: bool = True,
+    as_json: bool,
 ) -> None:
     """Show plans, carry them out unless this is a dry run, and print the proof.
 
@@ -40,6 +46,7 @@ def execute(
 
     Args:
         plans: what is to be done.
+        asked: the servers and shards.
         dry_run: whether it is only shown.
         is_confirmed: whether nobody is asked. Without a terminal nobody is.
         as_json: whether the result is printed as JSON; the question and its plan then go to stderr.
@@ -53,7 +60,8 @@ def execute(
     if asks and not click.confirm("Do this? It cannot be undone.", err=True):
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
-    done = _Outcome() if dry_run else _carry_out(plans)
+    with spinner(asked):
+        done = _Outcome() if dry_run else _carry_out(plans)
     following = list(dict.fromkeys(step for plan in plans for step in plan.following))
     failures = [f"{names}: {without_passwords(str(error))}" for names, error in done.failures]
     if as_json:

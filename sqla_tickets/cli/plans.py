@@ -41,11 +41,13 @@ class Plan:
         run: makes the change, and returns the guarantees from now on, as read from the servers. After an
             error it can be called again: finished steps are kept.
         following: what the operator does next.
+        refusal: why nothing of it can be done; None where something can.
     """
 
     steps: Mapping[str, Sequence[str]]
     run: Callable[[], list[str]]
     following: Sequence[str] = ()
+    refusal: TicketError | None = None
 
     @property
     def lines(self) -> list[str]:
@@ -271,7 +273,7 @@ def impossible(name: str, error: TicketError) -> Plan:
     def run() -> list[str]:
         raise error
 
-    return Plan({name: [f"NOT POSSIBLE: {error}"]}, run)
+    return Plan({name: [f"NOT POSSIBLE: {error}"]}, run, refusal=error)
 
 
 def _recorded_tickets(

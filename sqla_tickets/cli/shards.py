@@ -62,7 +62,12 @@ class Shard:
 
     Args:
         url: where it is.
+
+    Attributes:
+        is_asked: whether its answer is waited for now.
     """
+
+    is_asked = False
 
     def __init__(self, url: str) -> None:
         self._columns: dict[str, dict[str, ReflectedColumn]] = {}
@@ -160,11 +165,14 @@ class Shard:
 
     @contextlib.contextmanager
     def _errors(self) -> Generator[None]:
+        self.is_asked = True
         try:
             yield
         except SQLAlchemyError as error:
             reason = getattr(error, "orig", None) or error
             raise ShardError(f"the shard {self} cannot be read: {reason}") from error
+        finally:
+            self.is_asked = False
 
 
 class ShardIds:

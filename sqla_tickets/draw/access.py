@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
@@ -155,6 +155,7 @@ class ServerAccess:
         self.identity: Identity | None = None
         self._known_runs: KnownRuns | None = None
         self.generation, self.returns = 1, 0
+        self._asked = 0
         self._recognition = threading.Lock()
         self._peers: Callable[[], Peers | None] = lambda: None
         self._on_quarantine: OnQuarantine | None = None
@@ -281,7 +282,7 @@ class ServerAccess:
             TicketError: there is no connection; that counts for the breaker.
             Exception: of ``work``.
         """
-        with self.connections.alone or contextlib.nullcontext():
+        with self.connections.alone or contextlib.nullcontext(), self._asking():
             was_lost = False
             while True:
                 connection = self.connect(afresh=was_lost)
@@ -309,6 +310,19 @@ class ServerAccess:
                 else:
                     self.connections.release(connection)
                     return result
+
+    @contextlib.contextmanager
+    def _asking(self) -> Generator[None]:
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for the server's answer now, other than a draw."""
+        return self._asked > 0
 
     def _off_the_loop(self, work: Callable[[], T]) -> T:
         if in_event_loop():

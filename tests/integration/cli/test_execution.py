@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -133,3 +135,20 @@ def test_create_takes_several_names(pool: TicketPool, on: list[str]) -> None:
     assert {"people:", "albums:"} <= set(done.text.splitlines())
     assert pool.next_ids("people", 1)
     assert pool.next_ids("albums", 1)
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["restore", "photos"], ["status", "--watch"]])
+def test_terminal_shows_which_server_is_waited_for(
+    pool: TicketPool, on: list[str], command: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hanging = f"127.0.0.1:{listener.getsockname()[1]}/x"
+        arguments = [*command, *on, "--server", f"mysql+pymysql://{hanging}", "--stride", "3"]
+        with in_a_terminal([*COMMAND, *arguments]) as (_, terminal):
+            read_until(terminal, f"waiting for mysql://{hanging} (offset 3)")
+
+
+def test_pipe_shows_nothing_of_it(pool: TicketPool, on: list[str]) -> None:
+    done = subprocess.run([*COMMAND, "doctor", *on], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout

@@ -1,0 +1,41 @@
+"""A spinner with the name of the server that is waited for: on a terminal, and not among the results."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.text import Text
+
+
+class Asked(Protocol):
+    """A ticket server, or a shard; its text is its name."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its answer is waited for now."""
+        ...
+
+
+class _Names:
+    """The names of those that are waited for, at the moment when they are shown."""
+
+    def __init__(self, asked: Sequence[Asked]) -> None:
+        self._asked = asked
+
+    def __rich__(self) -> Text:
+        names = ", ".join(str(each) for each in self._asked if each.is_asked)
+        return Text(f"waiting for {names}" if names else "", "dim", no_wrap=True)
+
+
+@contextlib.contextmanager
+def spinner(asked: Iterable[Asked]) -> Generator[None]:
+    """Show which server is waited for, until the end of the block; nothing without a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(_Names(list(asked))):
+        yield
