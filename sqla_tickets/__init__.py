@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .draw.access import ServerSpec
     from .draw.server import TicketServer
     from .maintenance.status import TableStatus
+    from .orm.insert_from_select import insert_from_select
     from .orm.preflush import PreflushDefault, UUIDSequence
     from .pool import TicketPool
     from .snowflake.generator import SnowflakeGenerator
@@ -99,6 +100,7 @@ __all__ = [
     "TicketWarning",
     "TicketsExhausted",
     "UUIDSequence",
+    "insert_from_select",
 ]
 __version__ = "0.1.0"
 
@@ -108,6 +110,7 @@ _LAZY = {
     "draw.access": ("ServerSpec",),
     "draw.server": ("TicketServer",),
     "maintenance.status": ("TableStatus",),
+    "orm.insert_from_select": ("insert_from_select",),
     "orm.preflush": ("PreflushDefault", "UUIDSequence"),
     "pool": ("TicketPool",),
     "snowflake.generator": ("SnowflakeGenerator",),

@@ -14,9 +14,12 @@ from sqlalchemy import (
     URL,
     BigInteger,
     ClauseElement,
+    Connection,
+    CursorResult,
     Dialect,
     Executable,
     Insert,
+    Select,
     String,
     Table,
     and_,
@@ -201,6 +204,9 @@ class TicketDialect(ABC):
         begin: what begins a transaction in which tables are created and dropped; None where there is none. Then
             a ticket table is turned into a tombstone, and back, by one atomic ``ALTER TABLE``.
         returns_counter: whether a counter that was raised comes back as a row, and not as ``lastrowid``.
+        failure_ends_transaction: whether a statement that fails does, and so needs a savepoint. Elsewhere it undoes
+            what it did itself.
+        insert_prefixes: what makes an INSERT undo itself when a key is violated, whatever the table says.
         error_codes: what the server's codes mean.
         error_texts: what its messages mean that have no code: regular expressions over lower-case text.
     """
@@ -223,6 +229,8 @@ class TicketDialect(ABC):
     encryption_advice: ClassVar[str] = "Have its driver encrypt, and verify the certificate."
     begin: ClassVar[str | None] = "BEGIN"
     returns_counter: ClassVar[bool] = True
+    failure_ends_transaction: ClassVar[bool] = True
+    insert_prefixes: ClassVar[tuple[str, ...]] = ()
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {}
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {}
 
@@ -564,6 +572,33 @@ class TicketDialect(ABC):
             number: SQL for the milliseconds.
         """
         return f"(TIMESTAMP '1970-01-01 00:00:00' + ({number}) * INTERVAL '1 millisecond')"
+
+    # -- tables of an application
+
+    def check_undoes_inserts(  # noqa: B027  # most databases do, for all tables
+        self, connection: Connection, table: str, schema: str | None
+    ) -> None:
+        """Check that an INSERT of many rows that fails leaves none of them.
+
+        Raises:
+            TicketArgumentError: the table keeps those before the failure.
+        """
+
+    def begin_insert(self, connection: Connection) -> None:  # noqa: B027  # most drivers do
+        """Begin the transaction of an INSERT ... SELECT, where the driver may not have done so."""
+
+    def inserted_rows(self, connection: Connection, result: CursorResult[Any]) -> int:
+        """How many rows an INSERT has inserted, which has just been executed."""
+        return result.rowcount
+
+    def count_as_insert(self, connection: Connection, count: Select[Any]) -> int | None:
+        """Count rows as an INSERT ... SELECT finds them; None where any SELECT finds the same ones.
+
+        Args:
+            connection: in the transaction of the INSERT.
+            count: the SELECT of their number.
+        """
+        return None
 
     # -- tombstones
 

@@ -12,11 +12,25 @@ import ssl
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Dialect, Insert, Table, case, func
+from sqlalchemy import (
+    ClauseElement,
+    Connection,
+    Dialect,
+    Executable,
+    Insert,
+    Select,
+    Table,
+    case,
+    func,
+    inspect,
+)
+from sqlalchemy import text as sql_text
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from ..concurrency import per_process
-from ..errors import TicketTableError
+from ..errors import TicketArgumentError, TicketTableError
 from .base import (
     STUB,
     STUB_VALUES,
@@ -49,6 +63,24 @@ _STATUS: Final = (
 )
 
 
+#: The variable that a count is put into.
+_ROWS: Final = "@sqla_tickets_rows"
+
+
+class _SetRows(Executable, ClauseElement):
+    """A count, put into a variable of the session: InnoDB reads as it does for an INSERT ... SELECT."""
+
+    inherit_cache = False
+
+    def __init__(self, count: Select[Any]) -> None:
+        self.count = count
+
+
+@compiles(_SetRows)
+def _write_set_rows(element: _SetRows, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"SET {_ROWS} = {compiler.process(element.count.scalar_subquery(), **kw)}"
+
+
 class MySQL(TicketDialect):
     """MySQL, and what speaks its protocol."""
 
@@ -64,6 +96,7 @@ class MySQL(TicketDialect):
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     layouts: ClassVar[tuple[LayoutName, ...]] = ("replace", "counter")
     begin = None
+    failure_ends_transaction = False
     returns_counter = False
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {
         1213: ErrorKind.DEADLOCK,
@@ -386,6 +419,25 @@ class MySQL(TicketDialect):
 
     def utc_of_milliseconds(self, number: str) -> str:
         return f"TIMESTAMPADD(MICROSECOND, ({number}) * 1000, TIMESTAMP '1970-01-01 00:00:00')"
+
+    # -- tables of an application
+
+    def check_undoes_inserts(self, connection: Connection, table: str, schema: str | None) -> None:
+        options = inspect(connection).get_table_options(table, schema)
+        engine = next((value for name, value in options.items() if name.endswith("_engine")), None)
+        asked = sql_text(
+            "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = :engine"
+        )
+        if connection.scalar(asked, {"engine": engine}) != "YES":
+            raise TicketArgumentError(
+                f"the table {table} has the engine {engine}, which keeps the first rows of an INSERT that fails: ALTER"
+                f" TABLE {self.quoted(table)} ENGINE=InnoDB"
+            )
+
+    def count_as_insert(self, connection: Connection, count: Select[Any]) -> int | None:
+        """In an older snapshot too an INSERT finds the latest rows; of other statements, those that do no mere SELECT."""
+        connection.execute(_SetRows(count))
+        return int(connection.scalar(sql_text(f"SELECT {_ROWS}")) or 0)
 
     # -- tombstones
 

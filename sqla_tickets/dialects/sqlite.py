@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from sqlalchemy import URL, Insert, Table
+from sqlalchemy import URL, Connection, CursorResult, Insert, Table
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from .base import (
@@ -27,6 +27,9 @@ class SQLite(TicketDialect):
     integers_have_64_bits = True
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     begin = "BEGIN IMMEDIATE"
+    failure_ends_transaction = False
+    # a key may have been created with another way to end, ON CONFLICT REPLACE
+    insert_prefixes = ("OR ABORT",)
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {
         "database is locked": ErrorKind.LOCK_TIMEOUT,
         "database or disk is full": ErrorKind.DISK_FULL,
@@ -98,6 +101,19 @@ class SQLite(TicketDialect):
     def utc_of_milliseconds(self, number: str) -> str:
         # SQLAlchemy reads six digits of a second
         return f"(strftime('%Y-%m-%d %H:%M:%f', ({number}) / 1000.0, 'unixepoch') || '000')"
+
+    # -- tables of an application
+
+    def begin_insert(self, connection: Connection) -> None:
+        """Where a CTE is in front, the driver takes an INSERT for none, and begins no transaction."""
+        pooled = connection.connection
+        driver: Any = pooled.driver_connection
+        commits = connection.dialect.detect_autocommit_setting(cast("Any", pooled.dbapi_connection))
+        if not commits and not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN")
+
+    def inserted_rows(self, connection: Connection, result: CursorResult[Any]) -> int:
+        return int(connection.exec_driver_sql("SELECT changes()").scalar_one())
 
     # -- tombstones
 

@@ -194,6 +194,23 @@ class IdDefault(ColumnDefault):
         """
         raise NotImplementedError
 
+    def _reserve(self, source: Any, column: Column[Any], n: int) -> list[range]:
+        """``n`` new ids for the rows of an INSERT ... SELECT, as ranges that the column can hold.
+
+        Args:
+            source: of the column, as `_source_for` found it.
+            column: that takes them.
+            n: how many.
+
+        Raises:
+            TicketArgumentError: ids of this kind cannot be counted up by a database.
+            TicketError: there are none.
+        """
+        raise TicketArgumentError(
+            f"insert_from_select() into {column}: the ids of {self!r} are made row by row in this process, and are no"
+            " tickets: have the SELECT give the column's values, or insert the rows that were selected"
+        )
+
     # -- the column default
 
     @property
@@ -259,17 +276,12 @@ class IdDefault(ColumnDefault):
         self, context: DefaultExecutionContext, column: Column[Any], key: Hashable
     ) -> Iterator[Any]:
         """All ids that the rows of a statement need with this allocation key."""
-        source = source_of(column)
-        if source is not column:
-            raise TicketArgumentError(
-                f"{column.table.name}.{column.name} has no id of its own, it points to {source.table.name}."
-                f"{source.name}: insert the row there first, and set this one's {column.name} to its id"
-            )
+        refuse_pointing(column)
         compiled = cast("Any", context.compiled)
         if _selects_its_rows(compiled, column):
             raise TicketArgumentError(
                 f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
-                " every row: select ids of their own, or insert the rows that were selected"
+                " every row: use insert_from_select(connection, table, columns, select), or select ids of their own"
             )
         takers = [c for c in compiled.prefetch if _shares(c, key)]
         rows = context.compiled_parameters
@@ -284,6 +296,20 @@ class IdDefault(ColumnDefault):
         if context is not None and source is not None:
             refuse_database_of(source, context.root_connection.engine)
         return self._draw(source, columns, n)
+
+
+def refuse_pointing(column: Column[Any]) -> None:
+    """Refuse to draw for a column that points to a row of another table.
+
+    Raises:
+        TicketArgumentError: it does.
+    """
+    source = source_of(column)
+    if source is not column:
+        raise TicketArgumentError(
+            f"{column.table.name}.{column.name} has no id of its own, it points to {source.table.name}."
+            f"{source.name}: insert the row there first, and set this one's {column.name} to its id"
+        )
 
 
 def _table_column(prefetched: Any) -> Any:

@@ -129,6 +129,13 @@ class TicketSequence(IdDefault):
         check_fits(columns, name, largest)
         return chain.from_iterable(drawn)
 
+    def _reserve(self, source: TicketSource, column: Column[Any], n: int) -> list[range]:
+        """``n`` tickets as blocks."""
+        name = sequence_of(self, column)
+        drawn = source.reserve(_named(name, self.block), n)
+        check_fits([column], name, max(tickets[-1] for tickets in drawn))
+        return drawn
+
 
 class TicketSource(IdSource, Protocol):
     """The source of a MetaData's tickets: a `TicketPool`."""

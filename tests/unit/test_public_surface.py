@@ -23,7 +23,8 @@ from sqla_tickets import (
 
 REFERENCE = Path(sqla_tickets.__file__).parents[1] / "docs/api.md"
 ENTRY = re.compile(
-    r"^\.\. auto(?:class|exception|data):: sqla_tickets\.(\w+)\n((?:   :.*\n)*)", re.MULTILINE
+    r"^\.\. auto(?:class|exception|data|function):: sqla_tickets\.(\w+)\n((?:   :.*\n)*)",
+    re.MULTILINE,
 )
 #: A line of "Args:" or "Attributes:".
 ITEM = re.compile(r"^    (?:    )?(\w+): ", re.MULTILINE)

@@ -1,0 +1,176 @@
+"""The rows of a SELECT with a ticket for each, as SQL: the k-th row gets the k-th ticket.
+
+Rows beyond the last ticket get tickets from the first one on, which the column's key refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias, cast
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Label,
+    Select,
+    case,
+    func,
+    literal,
+    null,
+    select,
+)
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import Null, TextClause, UnaryExpression
+from sqlalchemy.sql.selectable import GenerativeSelect, SelectBase
+from sqlalchemy.types import NullType
+
+from ..errors import TicketArgumentError
+
+#: Tickets in the order of the rows.
+Ranges: TypeAlias = "list[range]"
+
+_MODIFIERS: Final = (
+    operators.asc_op,
+    operators.desc_op,
+    operators.nulls_first_op,
+    operators.nulls_last_op,
+)
+#: What SQLAlchemy calls a clause that stands for a selected column.
+_REFERENCES: Final = ("label_reference", "textual_label_reference")
+#: Where a SELECT may have a clause, such as DISTINCT ON, that chooses rows by their columns or their order.
+_MAY_CHOOSE: Final = ("_distinct_on", "_prefixes", "_suffixes", "_pre_columns_clause")
+
+
+def count_of(rows: SelectBase) -> Select[Any]:
+    """The SELECT of how many rows there are."""
+    if isinstance(rows, GenerativeSelect) and not _chooses_by_order(rows):
+        rows = rows.order_by(None)
+    return select(func.count()).select_from(rows.subquery())
+
+
+def with_tickets(rows: SelectBase, tickets: list[Ranges]) -> Select[Any]:
+    """The SELECT of the rows and their tickets.
+
+    Args:
+        rows: of any number of columns.
+        tickets: for each column that takes some.
+
+    Raises:
+        TicketArgumentError: the order of the rows is not one of their columns.
+    """
+    columns, order = _columns_and_order(rows)
+    number: ColumnElement[int] = func.row_number(type_=BigInteger).over(order_by=order or None)
+    if any(
+        len(ranges) > 1 for ranges in tickets
+    ):  # the number is needed several times, and so a name
+        numbered = select(
+            *(c for c in columns if not isinstance(c, Null)), number.label(None)
+        ).subquery()
+        *named, number = numbered.c
+        values = iter(named)
+        columns = [column if isinstance(column, Null) else next(values) for column in columns]
+    return select(*columns, *(_ticket(number, ranges) for ranges in tickets))
+
+
+def _ticket(number: ColumnElement[int], ranges: Ranges) -> ColumnElement[int]:
+    """The ticket of the row of that number, which begins with 1."""
+    first, *others = ranges
+    if not others:
+        return _number(first[0]) + (number - _number(1)) % _number(len(first)) * _number(first.step)
+    whens: list[tuple[ColumnElement[bool], ColumnElement[int]]] = []
+    before = 0
+    for tickets in ranges:
+        # never below 0: MySQL has no such number of a row
+        position = number - _number(before + 1)
+        before += len(tickets)
+        ticket = _number(tickets[0]) + position * _number(tickets.step)
+        whens.append((number <= _number(before), ticket))
+    return case(*whens, else_=_number(first[0]))
+
+
+def _number(value: int) -> ColumnElement[int]:
+    return literal(value, BigInteger)
+
+
+def _columns_and_order(
+    rows: SelectBase,
+) -> tuple[list[ColumnElement[Any]], list[ColumnElement[Any]]]:
+    """The columns of the rows in a subquery, and what orders them there."""
+    plain: list[Any] = list(rows.selected_columns)
+    named: list[Any] = list(cast("Any", rows.subquery()).c)
+    keys = [_key_of(clause, rows) for clause in getattr(rows, "_order_by_clauses", ())]
+    added = [key for key, _ in keys if _position(key, rows, named) is None]
+    if added and (not isinstance(rows, Select) or _is_distinct(rows)):
+        raise TicketArgumentError(
+            "insert_from_select(): the tickets cannot follow an ORDER BY of what a DISTINCT or a UNION does not"
+            f" select, {added[0]}: give its subquery() the order, select(rows).order_by(...)"
+        )
+    if isinstance(rows, Select):
+        rows = rows.add_columns(*(key.label(None) for key in added))
+    if isinstance(rows, GenerativeSelect) and not _chooses_by_order(rows):
+        rows = rows.order_by(None)
+    columns: list[Any] = list(cast("Any", rows.subquery()).c)
+    later = iter(range(len(named), len(columns)))
+    order: list[ColumnElement[Any]] = []
+    for key, modifiers in keys:
+        position = _position(key, rows, named)
+        ordered: ColumnElement[Any] = columns[next(later) if position is None else position]
+        for modifier in modifiers:
+            ordered = UnaryExpression(ordered, modifier=modifier)
+        order.append(ordered)
+    if isinstance(
+        rows, Select
+    ):  # a NULL has the type of its target's column, and a subquery's has not
+        nulls = map(_is_null, plain)
+        columns = [null() if n else column for n, column in zip(nulls, columns, strict=False)]
+    return columns[: len(named)], order
+
+
+def _key_of(clause: Any, rows: SelectBase) -> tuple[Any, list[Any]]:
+    """What a part of an ORDER BY sorts by, and its ASC, DESC, NULLS FIRST and NULLS LAST, the inner ones first."""
+    modifiers: list[Any] = []
+    key: Any = clause
+    while _is_modified(key) or getattr(key, "__visit_name__", "") in _REFERENCES:
+        if _is_modified(key):
+            modifiers.insert(0, key.modifier)
+        key = key.element
+    if isinstance(key, str):
+        key = rows.selected_columns.get(key)
+    if key is None or isinstance(key, TextClause):
+        raise TicketArgumentError(
+            f"insert_from_select(): the tickets cannot follow the ORDER BY of a text, {clause}: give it columns"
+        )
+    return key, modifiers
+
+
+def _is_modified(key: Any) -> bool:
+    return isinstance(key, UnaryExpression) and cast("Any", key).modifier in _MODIFIERS
+
+
+def _position(key: Any, rows: SelectBase, named: list[Any]) -> int | None:
+    """The position of a column among those that are selected; None if it is not."""
+    for position, selected in enumerate(rows.selected_columns):
+        if key is selected or key is getattr(selected, "element", None):
+            return position
+    subquery = named[0].table
+    found = subquery.corresponding_column(key)
+    return next((position for position, column in enumerate(named) if column is found), None)
+
+
+def _chooses_by_order(rows: Any) -> bool:
+    """Whether the order decides which rows there are."""
+    return bool(rows._has_row_limiting_clause or any(getattr(rows, n, None) for n in _MAY_CHOOSE))
+
+
+def _is_distinct(rows: Any) -> bool:
+    """Whether one more column could change which rows there are."""
+    return bool(rows._distinct or any(getattr(rows, n, None) for n in _MAY_CHOOSE))
+
+
+def _is_null(selected: Any) -> bool:
+    element: Any = cast("Any", selected).element if isinstance(selected, Label) else selected
+    return isinstance(element, Null) or (
+        isinstance(element, BindParameter)
+        and isinstance(cast("Any", element).type, NullType)
+        and cast("Any", element).value is None
+    )

@@ -1,0 +1,379 @@
+"""Rows that appear between the count and the INSERT ... SELECT: all of it fails, or each row has a ticket of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.dialects.mysql import BIGINT
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import NullPool
+
+from sqla_tickets import (
+    TicketArgumentError,
+    TicketIntegrityError,
+    TicketSequence,
+    insert_from_select,
+)
+from tests.integration.orm.conftest import Serve
+from tests.support.counting import Site
+from tests.support.draws import OpenPool
+from tests.support.servers import MySQLLike, ServerFixtures
+
+metadata = MetaData()
+words = Table(
+    "words",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("word", String(50)),
+)
+photos = Table(
+    "photos",
+    metadata,
+    Column(
+        "id",
+        # SQLite makes a number of its own of a NULL in such a key
+        BigInteger().with_variant(Integer, "sqlite").with_variant(BIGINT(unsigned=True), "mysql"),
+        TicketSequence(),
+        primary_key=True,
+    ),
+    Column("title", String(50)),
+)
+COPY: Any = (photos, ["title"], select(words.c.word))
+NUMBERS = iter(range(1, 10_000_000))
+
+
+@pytest.fixture
+def site(serve: Serve) -> Site:
+    site = serve(metadata)
+    add_words(site.engine, 5)
+    return site
+
+
+def add_words(engine: Engine, n: int) -> None:
+    """Add rows to the source, on a connection of their own."""
+    other = create_engine(engine.url, poolclass=NullPool)
+    with other.begin() as connection:
+        add_words_on(connection, n)
+
+
+def add_words_on(connection: Connection, n: int) -> None:
+    """Add rows to the source."""
+    connection.execute(insert(words), [{"id": next(NUMBERS), "word": "w"} for _ in range(n)])
+
+
+@contextmanager
+def before_inserts(
+    engine: Engine, happens: Callable[[], None], *, times: int
+) -> Iterator[list[str]]:
+    """Have something happen just before an INSERT ... SELECT is sent, so many times; the statements."""
+    sent: list[str] = []
+
+    def intervene(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT") and "SELECT" in statement:
+            sent.append(statement)
+            if len(sent) <= times:
+                happens()
+
+    event.listen(engine, "before_cursor_execute", intervene)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", intervene)
+
+
+def check(site: Site, rows: int) -> None:
+    """Each row has a ticket of its own."""
+    ids = [number for (number,) in site.rows(photos.c.id)]
+    assert len(ids) == len(set(ids)) == rows
+    last = max(status.last_ticket or 0 for status in site.pool.status())
+    assert all(0 < number <= last for number in ids)
+
+
+ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"]
+
+
+@pytest.mark.parametrize("level", ISOLATION)
+def test_rows_that_appear_before_the_insert(site: Site, level: str) -> None:
+    if site.engine.dialect.name == "sqlite" and level in ISOLATION[:2]:
+        return  # it has no such level
+    engine = site.engine.execution_options(isolation_level=level)
+    kind = site.engine.dialect.name
+    locked = level == "SERIALIZABLE" and kind == "mysql"  # by the count
+    with (
+        before_inserts(
+            engine,
+            lambda: None if locked else add_words(engine, 3),
+            # the failure leaves SQLite's one lock, or those of InnoDB's rows, with the transaction
+            times=2 if kind == "postgresql" or level in {"READ COMMITTED", "AUTOCOMMIT"} else 1,
+        ) as sent,
+        engine.begin() as connection,
+    ):
+        n = insert_from_select(connection, *COPY)
+    with engine.connect() as connection:
+        there = connection.scalar(select(func.count()).select_from(words))
+    snapshot = kind == "postgresql" and level in ISOLATION[1:3]
+    assert n == (5 if snapshot else there)
+    assert len(sent) == (1 if snapshot or locked else 2)
+    check(site, n)
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_rows_that_an_old_snapshot_does_not_show(site: Site) -> None:
+    """InnoDB's INSERT ... SELECT finds them, and no SELECT of the transaction does."""
+    with site.engine.begin() as connection:
+        assert connection.scalar(select(func.count()).select_from(words)) == 5
+        add_words(site.engine, 40)
+        assert insert_from_select(connection, *COPY) == 45
+        assert connection.scalar(select(func.count()).select_from(words)) == 5
+    check(site, 45)
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_rows_that_appear_without_strict_mode(site: Site) -> None:
+    """Where MySQL stores 0 for a NULL, and what is too large as the largest."""
+    with site.engine.begin() as connection:
+        connection.exec_driver_sql("SET SESSION sql_mode = ''")
+        with before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1):
+            assert insert_from_select(connection, *COPY) == 8
+    check(site, 8)
+
+
+def test_rows_that_go_on_to_appear_end_in_an_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqla_tickets.orm.insert_from_select.MAX_ATTEMPTS", 3)
+    numbers = iter((10, 100, 1_000))
+    # that is, where a failure leaves no lock on the source
+    level = "AUTOCOMMIT" if site.engine.dialect.name == "sqlite" else "READ COMMITTED"
+    engine = site.engine.execution_options(isolation_level=level)
+    with engine.begin() as connection:
+        connection.execute(insert(photos).values(title="before"))
+        with (
+            before_inserts(engine, lambda: add_words(engine, next(numbers)), times=3) as sent,
+            pytest.raises(IntegrityError),
+        ):
+            insert_from_select(connection, *COPY)
+        connection.execute(insert(photos).values(title="after"))
+    assert len(sent) == 3
+    check(site, 2)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_two_clients_at_once(site: Site, level: str) -> None:
+    is_sqlite = site.engine.dialect.name == "sqlite"
+    engine = create_engine(
+        site.engine.url,
+        poolclass=NullPool,
+        isolation_level="SERIALIZABLE" if is_sqlite else level,
+        connect_args={"timeout": 60} if is_sqlite else {},
+    )
+
+    def copy(_: int) -> int:
+        with engine.begin() as connection:
+            return insert_from_select(connection, *COPY)
+
+    def add(_: int) -> int:
+        for _ in range(10):
+            add_words(engine, 1)
+        return 0
+
+    add_words(site.engine, 500)
+    with ThreadPoolExecutor(4) as threads:
+        futures = [threads.submit(work, n) for n in range(5) for work in (copy, copy, add)]
+        copied = sum(future.result(timeout=120) for future in futures)
+    check(site, copied)
+
+
+@pytest.mark.parametrize("case", ["random", "limit"])
+def test_rows_that_differ_each_time(site: Site, case: str) -> None:
+    add_words(site.engine, 195)
+    half = {"mysql": "rand() < 0.5", "postgresql": "random() < 0.5", "sqlite": "random() < 0"}
+    rows = {
+        "random": select(words.c.word).where(text(half[site.engine.dialect.name])),
+        "limit": select(words.c.word).limit(50),
+    }[case]
+    copied = 0
+    with site.engine.begin() as connection:
+        for _ in range(20):
+            copied += insert_from_select(connection, photos, ["title"], rows)
+    assert 0 < copied < 4_000
+    check(site, copied)
+
+
+# -- keys that are not what they seem
+
+
+def redeclared(site: Site, *statements: str) -> None:
+    """Change the application's tables behind the model's back."""
+    with site.engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+NOT_UNIQUE = {
+    "mysql": (
+        "ALTER TABLE photos DROP PRIMARY KEY, ADD PRIMARY KEY (id, title(5)) , MODIFY title varchar(50) NOT NULL",
+    ),
+    "mariadb": (
+        "ALTER TABLE photos MODIFY title varchar(50) NOT NULL, DROP PRIMARY KEY",
+        "ALTER TABLE photos ADD PRIMARY KEY (id, title) PARTITION BY KEY (title)",
+    ),
+    "postgresql": (
+        "ALTER TABLE photos DROP CONSTRAINT photos_pkey",
+        "CREATE UNIQUE INDEX part ON photos (id) WHERE title IS NOT NULL",
+        "CREATE UNIQUE INDEX expression ON photos ((id + 1))",
+    ),
+    "sqlite": (
+        "DROP TABLE photos",
+        "CREATE TABLE photos (id BIGINT, title VARCHAR(50))",
+        "CREATE UNIQUE INDEX part ON photos (id) WHERE title IS NOT NULL",
+        "CREATE UNIQUE INDEX expression ON photos (id + 1)",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*expression-based index")
+@pytest.mark.filterwarnings("ignore:.*Skipped unsupported reflection")
+def test_key_that_the_database_does_not_have_is_refused(site: Site) -> None:
+    name = (
+        "mariadb" if getattr(site.engine.dialect, "is_mariadb", False) else site.engine.dialect.name
+    )
+    redeclared(site, *NOT_UNIQUE[name])
+    with (
+        site.engine.begin() as connection,
+        pytest.raises(TicketArgumentError, match=r"photos\.id has no PRIMARY KEY or UNIQUE"),
+    ):
+        insert_from_select(connection, *COPY)
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_engine_that_keeps_first_rows_is_refused(site: Site) -> None:
+    redeclared(site, "ALTER TABLE photos ENGINE=MyISAM")
+    with (
+        site.engine.begin() as connection,
+        pytest.raises(
+            TicketArgumentError, match=r"engine MyISAM, .*ALTER TABLE `photos` ENGINE=InnoDB"
+        ),
+    ):
+        insert_from_select(connection, *COPY)
+
+
+@pytest.mark.app_databases("postgresql")
+@pytest.mark.parametrize("level", ["READ COMMITTED", "AUTOCOMMIT"])
+def test_key_that_is_checked_at_the_commit(site: Site, level: str) -> None:
+    redeclared(
+        site,
+        "ALTER TABLE photos DROP CONSTRAINT photos_pkey",
+        "ALTER TABLE photos ADD PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED",
+    )
+    engine = site.engine.execution_options(isolation_level=level)
+    with (
+        before_inserts(engine, lambda: add_words(engine, 3), times=1),
+        engine.begin() as connection,
+    ):
+        if level == "AUTOCOMMIT":  # it ends with the statement
+            assert insert_from_select(connection, *COPY) == 8
+        else:
+            with pytest.raises(TicketIntegrityError, match="8 rows were inserted with 5 tickets"):
+                insert_from_select(connection, *COPY)
+    check(site, 8 if level == "AUTOCOMMIT" else 0)
+
+
+@pytest.mark.app_databases("sqlite")
+@pytest.mark.parametrize("conflict", ["REPLACE", "IGNORE", "FAIL", "ROLLBACK"])
+def test_key_with_a_conflict_clause(site: Site, conflict: str) -> None:
+    redeclared(
+        site,
+        "DROP TABLE photos",
+        f"CREATE TABLE photos (id INTEGER PRIMARY KEY ON CONFLICT {conflict}, title VARCHAR(50))",
+    )
+    with (
+        before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1),
+        site.engine.begin() as connection,
+    ):
+        assert insert_from_select(connection, *COPY) == 8
+    check(site, 8)
+
+
+@pytest.mark.app_databases("postgresql")
+def test_trigger_that_leaves_rows_out(site: Site) -> None:
+    """Among them the row with the first ticket: a later one gets it, and no two do."""
+    redeclared(
+        site,
+        "CREATE FUNCTION left_out() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN IF NEW.title = ''1'' THEN RETURN NULL; END IF; RETURN NEW; END'",
+        "CREATE TRIGGER left_out BEFORE INSERT ON photos FOR EACH ROW EXECUTE FUNCTION left_out()",
+    )
+    number = func.row_number().over().cast(String)
+    rows = select(number).select_from(words)
+    with (
+        before_inserts(site.engine, lambda: add_words(site.engine, 1), times=1),
+        site.engine.begin() as connection,
+    ):
+        assert insert_from_select(connection, photos, ["title"], rows) == 5
+    check(site, 5)
+
+
+@pytest.mark.app_databases("mysql", "mariadb", "postgresql")
+def test_savepoints_of_the_application_stay(site: Site) -> None:
+    with site.engine.connect() as connection:
+        connection.execute(insert(photos).values(title="kept"))
+        with connection.begin_nested() as savepoint:
+            with before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1):
+                assert insert_from_select(connection, *COPY) == 8
+            savepoint.rollback()
+        connection.commit()
+    assert [title for _, title in site.rows(photos)] == ["kept"]
+
+
+# -- tickets that come one by one
+
+
+@pytest.mark.app_databases("sqlite")
+@pytest.mark.ticket_servers("mysql", "mariadb")
+def test_tickets_without_the_lock(
+    site: Site,
+    ticket_urls: list[URL],
+    open_pool: OpenPool,
+    servers: ServerFixtures,
+    ticket_kind: str,
+) -> None:
+    """Each is one draw of Flickr's table: few are served, many are refused before they are drawn."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="replace")
+    for number, url in enumerate(ticket_urls):
+        server = servers.shared(ticket_kind, number)
+        assert isinstance(server, MySQLLike)
+        with server.administrator() as cursor:
+            cursor.execute(f"REVOKE LOCK TABLES ON `{url.database}`.* FROM '{url.username}'@'%'")
+    with pool.attached(metadata), site.engine.begin() as connection:
+        assert insert_from_select(connection, *COPY) == 5
+        add_words_on(connection, 95)
+        assert insert_from_select(connection, *COPY) == 100
+        add_words_on(connection, 100_000)
+        with pytest.raises(TicketArgumentError, match="GRANT LOCK TABLES ON"):
+            insert_from_select(connection, *COPY)
+    ids = [number for (number,) in site.rows(photos.c.id)]
+    assert len(ids) == len(set(ids)) == 105
+    assert pool.next_id("photos") < 1_000
