@@ -244,7 +244,7 @@ class LeaseAllocator:
         # a peer may not know the horizon from before this machine's clock stepped back
         claim = self._claim("", lease.published_horizon)
         claim = claim._replace(token=lease.new_token(claim.horizon))
-        if lease.ended:  # whoever gives it back may not know the token
+        if lease.ended:  # who gives it back may not know the token
             return False
         asked, token = clock.elapsed(), lease.token
         kept = numbering.ask(lease.server, lease_table.renew, lease.node, token, claim)

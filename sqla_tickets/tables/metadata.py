@@ -133,7 +133,7 @@ def leads_elsewhere(text: str, pool: str) -> bool:
     try:
         found = Tombstone.parse(text)
     except ValueError:
-        return True  # whoever inspects the table is told why
+        return True  # an inspection of the table says why
     if found is None or found.kind == "dropped":
         return False
     return found.kind != "moved" or found.pool != pool

@@ -1,4 +1,4 @@
-"""Names are made of the field's words: each idea has one, and handlers have names."""
+"""Names and texts are made of the field's words: each idea has one, and handlers have names."""
 
 from __future__ import annotations
 
@@ -61,6 +61,25 @@ def words_of(name: str) -> str:
     return f"_{'_'.join(re.findall(r'[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+', name))}_".lower()
 
 
+#: Phrases of no text, and what to say.
+NO_PHRASE = {
+    "beside the traffic": "in the background",
+    "whoever": "a process that, a client that",
+    "cannot be meant": "invalid",
+    "is told by": "see, to check",
+    "what holds": "what works",
+    "in hand": "buffered",
+    "last hope": "all circuits open",
+    "left alone": "ignored, not drawn from",
+    "laid out": "buffered",
+    "former life": "earlier generation",
+    "keeper": "store",
+    "twins": "duplicate servers",
+    "for machines": "--json",
+}
+#: What users and maintainers read: docs, messages, help and docstrings.
+TEXTS = ("README.md", "CHANGELOG.md", "docs", "sqla_tickets", "alembic_ext", "examples")
+
 SAY = {words_of(old): say for words, say in INSTEAD_OF.items() for old in words.split()}
 OLD = re.compile("|".join(SAY))
 
@@ -93,4 +112,22 @@ def test_names_are_made_of_the_fields_words(folder: str) -> None:
             old = OLD.search(allowed.sub("_", words_of(name)))
             if old or name == "def _":
                 found.add(f"{path}: {name}: say {SAY[old[0]] if old else 'what it does'}")
+    assert not found, "\n".join(sorted(found))
+
+
+def texts() -> Iterator[Path]:
+    for name in TEXTS:
+        for path in [ROOT / name, *(ROOT / name).rglob("*")]:
+            if path.suffix in (".md", ".py", ".svg") and "_build" not in path.parts:
+                yield path
+
+
+def test_texts_have_no_phrase_that_reads_as_translated() -> None:
+    """A phrase may be broken over two lines, of a comment too."""
+    old = re.compile(rf"\b({'|'.join(NO_PHRASE)})\b", re.IGNORECASE)
+    found = {
+        f"{path.relative_to(ROOT)}: {phrase}: say {NO_PHRASE[phrase.lower()]}"
+        for path in texts()
+        for phrase in old.findall(re.sub(r"[\s#]+", " ", path.read_text(encoding="utf-8")))
+    }
     assert not found, "\n".join(sorted(found))
