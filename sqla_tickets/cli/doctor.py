@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .. import TableStatus, TicketError, TicketPool, TicketTableMoved
+from .. import TableStatus, TicketError, TicketPool, TicketTableMissing, TicketTableMoved
 from .. import concurrency as clock
 from ..dialects import Grant
 from ..high_water.statements import MARKS
@@ -62,6 +62,8 @@ Code = Literal[
     "table-busy",
     "table-unfit",
     "table-empty",
+    "node-numbers-missing",
+    "node-numbers-foreign",
     "numbers-used",
     "connections-used",
     "grants-missing",
@@ -528,6 +530,25 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                     " (sqla-tickets restore finds out)."
                 ),
             )
+
+
+@check
+def node_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    fault = server.node_fault
+    if fault is None:
+        return
+    is_missing = isinstance(fault, TicketTableMissing)
+    why = str(fault).partition(f" on {server.server} ")[2].partition(": ")[0]
+    yield Finding(
+        code="node-numbers-missing" if is_missing else "node-numbers-foreign",
+        severity="stops",
+        variable=f"row -1 of {lease_table.NAME}",
+        value="missing" if is_missing else "not this server's",
+        why=f"It {why}: it leases none.",
+        fix="NodeLeases(pool).create_table(), which writes the row."
+        if is_missing
+        else "Check the addresses and the order of the servers, then compare the row with the other servers'.",
+    )
 
 
 @check

@@ -12,7 +12,7 @@ from ..dialects import Grant, TicketDialect, class_of
 from ..maintenance import operations, tombstones
 from ..maintenance.status import ask_tables
 from ..maintenance.tombstones import FoundTable
-from ..snowflake import lease_table
+from ..snowflake import lease_table, numbering
 from ..snowflake.leases import NodeLeases
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
@@ -50,6 +50,7 @@ class ServerInspection:
         statuses: by sequence.
         refuted: by sequence, a high-water mark on it that cannot be true.
         far_horizons: how many node numbers have a horizon here that cannot be true, and the latest.
+        node_fault: why it leases no node numbers, where it has their table.
         error: why it did not answer, or was not asked.
         cluster: the one that it shares with another server of the pool, and so was not asked.
     """
@@ -66,6 +67,7 @@ class ServerInspection:
     statuses: dict[str, TableStatus] = field(default_factory=dict[str, TableStatus])
     refuted: dict[str, str] = field(default_factory=dict[str, str])
     far_horizons: tuple[int, int] = (0, 0)
+    node_fault: TicketError | None = None
     error: str | None = None
     cluster: str | None = None
 
@@ -114,6 +116,7 @@ def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspect
     for server, inspection in found.items():
         if inspection.error is None:
             inspection.far_horizons = _far_horizons(server, NodeLeases(pool).duration)
+            inspection.node_fault = _node_fault(server)
     for inspection in found.values():
         inspection.tables = {
             name: inspection.tables[name] for name in names if name in inspection.tables
@@ -140,6 +143,14 @@ def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
         return server.do(lease_table.NAME, lease_table.far_horizons, int(lease * 1_000_000))
     except TicketError:
         return 0, 0
+
+
+def _node_fault(server: TicketServer) -> TicketError | None:
+    """Why its table of node numbers leases none; None where there is no such table, or it cannot be read."""
+    try:
+        return server.read(lease_table.NAME, numbering.fault)
+    except TicketError:
+        return None
 
 
 def _state(server: TicketServer, name: str) -> FoundTable | TicketError:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, Typ
 from sqlalchemy import ClauseElement, Dialect, delete, func, or_, select, update
 
 from ..dialects import dialect_of
-from ..errors import TicketServerError, TicketTableError, TicketTableMissing
+from ..errors import TicketError, TicketServerError, TicketTableError, TicketTableMissing
 from ..tables.context import ServerContext, StatementContext
 from ..tables.inspection import catch_up
 from .lease_table import NAME, TABLE, Claim, latest_horizon, record_horizon, server_clock
@@ -125,6 +125,15 @@ def opened(context: StatementContext) -> int:
     return _of_server(context).since
 
 
+def fault(context: StatementContext) -> TicketError | None:
+    """Why a table leases nothing; a `TicketTableMissing` where it does not say whose numbers it has."""
+    try:
+        _of_server(context)
+    except (TicketTableError, _OtherServer) as error:
+        return error
+    return None
+
+
 def _of_server(context: StatementContext) -> Numbering:
     """The numbering of a table that is the server's own."""
     found = read(context)
@@ -139,7 +148,7 @@ def _of_server(context: StatementContext) -> Numbering:
 
 
 def _check_fit(context: ServerContext, found: Numbering, stride: int) -> None:
-    there = f"the table {NAME!r} on {context.server} has the node numbers of the {found}"
+    there = f"the table {NAME!r} on {context.server} has the node numbers of {found}"
     if found.offset != context.offset:
         raise _OtherServer(
             f"{there}: expected the offset {context.offset}. Does the address lead to another server of the pool,"
@@ -229,7 +238,7 @@ def _check_is(context: StatementContext, expected: Numbering | None) -> None:
     found = read(context)
     if (found and found[:2]) != (expected and expected[:2]):
         raise TicketTableError(
-            f"the table {NAME!r} on {context.server} has the node numbers of the {found}: expected those of the"
+            f"the table {NAME!r} on {context.server} has the node numbers of {found}: expected those of the"
             f" {expected}. Does another process divide them at the same time? Try again"
         )
 

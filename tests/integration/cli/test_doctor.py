@@ -497,6 +497,35 @@ def test_what_goes_over_the_wire_in_the_clear(pair: Pair, open_pool: OpenPool) -
     assert host in found[0].why
 
 
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize(
+    ("change", "code", "fix"),
+    [
+        ("DELETE FROM ticket_nodes WHERE node = -1", "node-numbers-missing", "create_table"),
+        (
+            "UPDATE ticket_nodes SET holder = 'stride 2, offset 2' WHERE node = -1",
+            "node-numbers-foreign",
+            "the order of the servers",
+        ),
+        (
+            "UPDATE ticket_nodes SET holder = 'nonsense' WHERE node = -1",
+            "node-numbers-foreign",
+            "compare",
+        ),
+    ],
+)
+def test_node_numbers_whose_server_is_not_told(
+    pool: TicketPool, ticket_urls: list[URL], change: str, code: str, fix: str
+) -> None:
+    NodeLeases(pool).create_table()
+    assert examine(pool) == []
+    run(ticket_urls[0], change)
+    (finding,) = examine(pool)
+    assert (finding.code, finding.severity) == (code, "stops")
+    assert finding.server == str(pool.servers[0])
+    assert fix in finding.fix
+
+
 @MYSQL_LIKE
 def test_a_lax_mode(pair: Pair) -> None:
     with text_setting(pair.first, "sql_mode", "NO_ENGINE_SUBSTITUTION"):
