@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from sqla_tickets.errors import TicketError
@@ -18,6 +18,7 @@ __all__ = ["Announcements"]
 #: Parts of the messages that the docs promise.
 BROKEN_PROMISE: Final = "has broken its promise"
 IS_ALONE: Final = "although none of its peers can tell"
+WAS_SET_BACK: Final = "was set back to an older state: it leases"
 
 
 class Announcements(logging.Handler):
@@ -27,6 +28,9 @@ class Announcements(logging.Handler):
         world: in which it happens.
         broken: is told of a broken promise, by its kind and a text.
         refuses: whether pools refuse in place of a warning.
+
+    Attributes:
+        set_back: the servers that were set back so far.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Announcements(logging.Handler):
     ) -> None:
         super().__init__(logging.WARNING)
         self._world, self._broken, self._refuses = world, broken, refuses
+        self.set_back: Callable[[], Collection[str]] = set
         self._criticals: dict[Machine, list[str]] = {}
         self._quarantined: dict[Machine, list[tuple[str, str]]] = {}
         #: The tables that each process was warned of: sequence and server.
@@ -49,9 +54,17 @@ class Announcements(logging.Handler):
         machine = self._world.machine
         if record.levelno >= logging.CRITICAL:
             self._criticals.setdefault(machine, []).append(record.getMessage())
+            if WAS_SET_BACK in str(record.msg) and isinstance(record.args, tuple):
+                self._sees_lease_set_back(machine, str(record.args[0]))
         elif IS_ALONE in str(record.msg) and isinstance(record.args, tuple):
             name, server, _ = map(str, record.args)
             self._alone.setdefault(machine, set()).add((name, server))
+
+    def _sees_lease_set_back(self, machine: Machine, server: str) -> None:
+        """A process says that a server has forgotten the owner of a node number."""
+        if not any(f"://{host}/" in server for host in self.set_back()):
+            text = f"{machine} says that {server} was set back, and it was not"
+            self._broken("false alarm", text)
 
     # -- events
 

@@ -112,6 +112,9 @@ class MaintainedScenario(Scenario):
         assert isinstance(configuration, Configuration)
         return name in self._usable.get(configuration, ())
 
+    def set_back(self) -> set[str]:
+        return super().set_back() | self.lost
+
     # -- processes
 
     def _start(self) -> None:

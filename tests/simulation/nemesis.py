@@ -24,14 +24,14 @@ SINGLES: Final = "photos"
 #: For how long processes may be held up by connections to another server.
 SWAPPED_SECONDS: Final = 6.0
 
+#: So many kinds of faults there are.
+ALL_KINDS: Final = 23
 #: For each so many processes, a fault of one process is chosen once more.
 PROCESSES_EACH: Final = 8
 #: How old a backup is at least, and for how long before all servers have been told how far each had come.
 BACKUP_SECONDS: Final = 7.0
 #: How long a server is down at most whose data is replaced: clients have often told all that they have drawn by then.
 RESTORE_SECONDS: Final = 5.0
-#: How many backups are of the very moment before the last ticket that the peers know of: a fence is tried there alone.
-LATE_SHARE: Final = 0.75
 #: The powers of a number between 0 and 1: most faults are short, so that a server is well in between, and some not.
 SHORT: Final = 5
 EVEN: Final = 1
@@ -67,7 +67,7 @@ class Nemesis:
         network: with the servers.
         health: is told which server can serve which process.
         processes: the clients.
-        pause: seconds between the beginnings of two faults, on average, where there are few processes.
+        pause: seconds between the beginnings of two faults, on average, where all kinds are chosen and there are few processes.
 
     Attributes:
         faults: how many there were, by kind.
@@ -143,7 +143,7 @@ class Nemesis:
         self._later()
 
     def _later(self) -> None:
-        pause = self._pause * len(self.kinds) / len(self._choices())
+        pause = self._pause * ALL_KINDS / len(self._choices())
         self._world.at(self._world.now + self._random.expovariate(1 / pause), self._next)
 
     def _next(self) -> None:
@@ -247,7 +247,6 @@ class Nemesis:
     def restore(self) -> None:
         """Replace a server's data by a backup, as one does who has not read the handbook: once in a world.
 
-        Some are of the very moment before the last ticket that its peers know of.
         Only while its peers have been told how far it had come: they are well for longer than marks take.
         """
         host, now = self._host(), self._world.now
@@ -256,23 +255,39 @@ class Nemesis:
         ]
         if not images or not self._can_be_set_back(host):
             return
+        image = self._random.choice(images)
+        self._replace_data("restored server", host, lambda: image)
+
+    def promote_replica(self) -> None:
+        """Replace a server by its replica, which lacks the last commit: once in a world, at the same times.
+
+        What it lacks is the last ticket that its peers know of. So the next one is the fence: it is tried there alone.
+        """
+        host = self._host()
+        model = host.model
+        if not isinstance(model, ModelServer) or not self._can_be_set_back(host):
+            return
+        offset = 1 + list(self._network.hosts).index(host.name)
+        if not self._told(SINGLES, offset)[0]:
+            return  # it has issued nothing yet
+
+        def image() -> object:
+            number, stride = self._told(SINGLES, offset)
+            return model.image_before(model.image(), SINGLES, number, stride)
+
+        self._replace_data("promoted replica", host, image)
+
+    def _replace_data(self, kind: str, host: Host, image: Callable[[], object]) -> None:
+        """Stop a server, and start it again with an older state, which is asked for then."""
         host.stop(is_crash=False)
-        image, is_late = self._random.choice(images), self._random.random() < LATE_SHARE
         self._health.begin(host.name)  # nobody raises its numbers, so it is of no use any more
         self.restored.add(host.name)
 
         def end() -> None:
-            host.model.restore(self._before_its_mark(host, image) if is_late else image)
+            host.model.restore(image())
             host.start()
 
-        self._begin("restored server", host, end, RESTORE_SECONDS, EVEN)
-
-    def _before_its_mark(self, host: Host, image: object) -> object:
-        """A server's backup of the moment before the largest ticket that its peers know of."""
-        number, stride = self._told(SINGLES, 1 + list(self._network.hosts).index(host.name))
-        if not stride or not isinstance(host.model, ModelServer):
-            return image
-        return host.model.image_before(image, SINGLES, number, stride)
+        self._begin(kind, host, end, RESTORE_SECONDS, EVEN)
 
     def _can_be_set_back(self, host: Host) -> bool:
         """Whether all peers have been told how far it had come."""

@@ -54,6 +54,7 @@ class Defect(NamedTuple):
         shows: the kinds of promises that can break by it. Others break where the schedule is another one, too.
         page: of the handbook, which operators follow; None for a world without operators.
         is_set_back: whether only worlds can show it in which a server is set back: they are one in four.
+        kind: of the servers of these worlds; None for any.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Defect(NamedTuple):
     shows: Sequence[str]
     page: str | None = None
     is_set_back: bool = False
+    kind: str | None = None
 
 
 DEFECTS: Final = (
@@ -74,6 +76,8 @@ DEFECTS: Final = (
         ],
         IDS,
         is_set_back=True,
+        # alone it tells the very next ticket before it is drawn; others tell a number between that and the last one
+        kind="mysql",
     ),
     Defect(
         "fence-zero",
@@ -417,7 +421,11 @@ class Found(NamedTuple):
 def find(name: str, seeds: Sequence[int], options: Options) -> Found | None:
     """Run seeds until one breaks a promise with a defect that it does not break without it."""
     defect = defect_of(name)
-    options = options._replace(page=options.page or defect.page, is_set_back=defect.is_set_back)
+    options = options._replace(
+        page=options.page or defect.page,
+        is_set_back=defect.is_set_back,
+        kind=options.kind or defect.kind,
+    )
     with _process(name) as planted, _process(None) as unchanged:
         for count, seed in enumerate(seeds, 1):
             broken = planted.submit(_run, seed, options).result()

@@ -142,12 +142,17 @@ class Scenario:
         self.checker.max_age_seconds = self.habits.pool["block_max_age"]
         #: Of the models, to which each process attaches its pools.
         self.metadata = application(world)
-        pause = random.choice((0.1, 0.2, 0.5))
+        pause = random.choice((0.1, 0.1, 0.2))
         self.nemesis = Nemesis(world, self.network, self.health, self, pause)
         self.nemesis.on_untold = self.checker.may_repeat
+        self.checker.announcements.set_back = self.set_back
         self.alive: list[Machine] = []
         self._are_to_end = False
         self._count = 0
+
+    def set_back(self) -> set[str]:
+        """The servers that were set back so far."""
+        return self.nemesis.restored | self.nemesis.lossy
 
     # -- processes
 
@@ -226,7 +231,8 @@ class Scenario:
             nemesis = self.nemesis
             ways = (
                 nemesis.restore,
-                nemesis.restore,
+                nemesis.promote_replica,
+                nemesis.promote_replica,
                 nemesis.reset_numbers,
                 nemesis.resume_image,
                 nemesis.lose_commits,

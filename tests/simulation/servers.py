@@ -22,6 +22,8 @@ __all__ = ["KINDS", "Kind", "engine_for", "server_maker"]
 
 Kind = Literal["toy", "mariadb", "mysql", "postgresql"]
 KINDS: Final[tuple[Kind, ...]] = ("mariadb", "mysql", "postgresql")
+#: How many connections a server lets in: many processes of some threads, with those that a firewall has forgotten.
+MAX_CONNECTIONS: Final = 1000
 
 
 def flush(random: Random) -> float:
@@ -38,12 +40,14 @@ def server_maker(kind: Kind, name: str, deadlock_chance: float) -> Callable[[Run
         deadlock_chance: of REPLACEs that wait for each other.
     """
     costs = Costs(flush=flush)
+    limit = MAX_CONNECTIONS
     makers: Mapping[Kind, Callable[[Runtime], Server]] = {
         "toy": partial(toy.ToyServer, name),
         "mariadb": partial(
             MySQLServer,
             version="10.11.19-MariaDB",
             identity=f"{name} 3306 1 /data/",
+            max_connections=limit,
             costs=costs,
             deadlock_chance=deadlock_chance,
         ),
@@ -51,11 +55,15 @@ def server_maker(kind: Kind, name: str, deadlock_chance: float) -> Callable[[Run
             MySQLServer,
             version="8.4.9",
             identity=f"uuid of {name}",
+            max_connections=limit,
             costs=costs,
             deadlock_chance=deadlock_chance,
         ),
         "postgresql": partial(
-            PostgreSQLServer, identity=str(7 * 10**18 + sum(map(ord, name))), costs=costs
+            PostgreSQLServer,
+            identity=str(7 * 10**18 + sum(map(ord, name))),
+            max_connections=limit,
+            costs=costs,
         ),
     }
     return makers[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from typing import Any, Final, cast
 
@@ -160,7 +161,7 @@ class Habits:
         """
         threads = random.choice((1, 1, 2, 3))
         # draws of all processes together: each is busy
-        a_second = max(random.choice((200, 1000, 2000)), 20 * processes)
+        a_second = max(random.choice((200, 1000, 2000)), 50 * processes)
         weights = {
             "single": 10.0,
             "reserve": 3.0,
@@ -232,7 +233,7 @@ class Workload:
             self._ids = IdMaker(world, checker.ids, pool, habits)
         ways = [name for name, weight in habits.weights.items() if weight]
         self._ways = [getattr(self, f"_{name}") for name in ways]
-        self._weights = [habits.weights[name] for name in ways]
+        self._weights = list(accumulate(habits.weights[name] for name in ways))
 
     def run(self) -> None:
         """Draw by several threads until all processes are to end, and close the pool."""
@@ -272,7 +273,7 @@ class Workload:
         world, random, pause = self._world, self._random, self._habits.think_seconds
         while not self._is_to_end():
             world.sleep(random.expovariate(1 / pause))
-            (way,) = random.choices(self._ways, self._weights)
+            (way,) = random.choices(self._ways, cum_weights=self._weights)
             self.draws_under_way += 1
             way()
             self.draws_under_way -= 1

@@ -119,6 +119,9 @@ class Task:
             self.machine.tasks.pop(self.order, None)
             for other in self.joined:
                 self.machine.world.wake(other)
+            # what it was made of leads back to it, and no garbage is collected while a world runs
+            self.work = self.switch = _nothing
+            self.greenlet = None
 
 
 class Machine:
@@ -436,6 +439,10 @@ def _watched(world: World) -> Iterator[None]:
         yield
     finally:
         is_over.set()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _tasks_of(machines: Iterable[Machine]) -> list[Task]:
