@@ -266,11 +266,9 @@ class TicketPool(event.EventTarget):
             TicketTableError: no server has a table for the sequence that may be drawn from.
             TicketsExhausted: no number is left.
         """
-        if self._is_async:
-            self._check_caller()
         buffer = self._buffer
         try:
-            ready = buffer.sequences[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
+            ready = buffer.direct[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
             if ready.tickets and elapsed() < ready.until:
                 ticket = ready.pop()
                 if buffer.is_owner_process[0]:  # else the ticket is the parent's
@@ -284,6 +282,8 @@ class TicketPool(event.EventTarget):
 
     def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
         """`next_id` by the name of a sequence and the bounds of its blocks, for single tickets now and then."""
+        if self._is_async:
+            self._check_caller()
         if bounds[1] > 1:
             buffer = self._buffer_of_this_process()
             ticket = buffer.take_one(name, bounds, self._draw, self._begin_fetch)
@@ -362,7 +362,12 @@ class TicketPool(event.EventTarget):
         return self._buffer
 
     def _new_buffer(self) -> Buffer:
-        return Buffer(self._events.discarded, self.block_duration, self.block_max_age)
+        return Buffer(
+            self._events.discarded,
+            self.block_duration,
+            self.block_max_age,
+            is_direct=not self._is_async,  # else the caller is checked first
+        )
 
     def _draw_from_servers(self, name: str, n: int) -> list[range]:
         """One draw, from the first server of this pool that answers.

@@ -17,7 +17,16 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Dialect, Engine
 
-from ..concurrency import OwnerMark, begun, in_background, owner_mark, threading, time, timestamps
+from ..concurrency import (
+    OwnerMark,
+    begun,
+    in_background,
+    owner_mark,
+    running_loop,
+    threading,
+    time,
+    timestamps,
+)
 from ..dialects import ErrorKind, dialect_of
 from ..errors import TicketServerError
 from .connection import Connection
@@ -266,8 +275,24 @@ class Connections:
     def close_all(self) -> None:
         """Close what is idle in every event loop, too."""
         self._closed_at = next(timestamps)
-        for idle in (self._threads, *self._loops.values()):
+        self._close_each(self._threads, patience=0.5)
+        here = running_loop()
+        for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
+            idle = self._loops.get(loop, self._threads)
+            if loop is not here and loop.is_running():
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(self._close_in_task, idle)
+            else:
+                # no loop that stands still reads a good-bye
+                self._close_each(idle, patience=0.5 if loop is here else 0)
+
+    def _close_in_task(self, idle: deque[Connection]) -> None:
+        """Close connections of the event loop that this is called in."""
+
+        def close() -> None:
             self._close_each(idle, patience=0.5)
+
+        in_background(close, f"sqla_tickets closes connections to {self._server}", in_a_task=True)
 
     def _close_each(self, idle: deque[Connection], patience: float) -> None:
         """Close them, politely for ``patience`` seconds: asyncpg waits two seconds for the answer to each good-bye."""

@@ -373,9 +373,11 @@ class Buffer:
         discarded: called with the sequence, the number of dropped tickets, and the reason.
         duration: seconds that a block should last, where its size is not fixed.
         max_age: seconds after its draw when what is left of a block is dropped.
+        is_direct: whether any caller may pop a ticket that is ready.
 
     Attributes:
         sequences: by their names.
+        direct: those whose ready tickets any caller may pop, by their names: all, or none.
         is_owner_process: its byte 0 is 1, and the system wipes it in a fork: 0 there. A ticket is popped before that
             is read, so that a fork between the two does not hand out the parent's ticket.
     """
@@ -385,10 +387,13 @@ class Buffer:
         discarded: Callable[[str, int, DiscardReason], object],
         duration: float,
         max_age: float,
+        *,
+        is_direct: bool = True,
     ) -> None:
         self.is_owner_process, self._discarded = owner_mark(), discarded
         self._duration, self._max_age = duration, max_age
         self.sequences: dict[str, SequenceBuffer] = {}
+        self.direct = self.sequences if is_direct else {}
         _buffers.add(self)
 
     def sequence(self, name: str) -> SequenceBuffer:

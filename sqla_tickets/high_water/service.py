@@ -12,7 +12,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..concurrency import SharedCall, SingleFlight, has_running_loop, pause, random, time
+from ..concurrency import (
+    SharedCall,
+    SingleFlight,
+    has_running_loop,
+    in_event_loop,
+    pause,
+    random,
+    time,
+)
 from ..connect.connection import Connection
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
@@ -302,11 +310,12 @@ class HighWaterService:
     def flush(self) -> None:
         """Write what is not written yet, for a moment at most, over connections that are idle.
 
-        An event loop is not kept waiting; there, the last seconds stay unwritten.
+        Synchronous code of an event loop does not keep it waiting: there, the last seconds stay unwritten.
         """
-        if has_running_loop():
+        is_in_greenlet = in_event_loop()
+        if has_running_loop() and not is_in_greenlet:
             return
-        peers = [peer for peer in self._peers if not peer.server.engine.dialect.is_async]
+        peers = [p for p in self._peers if is_in_greenlet or not p.server.engine.dialect.is_async]
         for peer in peers:
             if peer.store.is_well and peer.server.connections.has_idle:
                 peer.begin_to_write(self._peers_of(peer.server))
