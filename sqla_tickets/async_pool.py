@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import MetaData
-from sqlalchemy.util import greenlet_spawn
 
+from .concurrency import run_in_greenlet
 from .draw.server import TicketServer
 from .pool import TicketPool
 
@@ -33,7 +33,7 @@ def _awaitable(
 
     @functools.wraps(method)
     async def call(self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await greenlet_spawn(functools.partial(method, self.sync_pool, *args, **kwargs))
+        return await run_in_greenlet(functools.partial(method, self.sync_pool, *args, **kwargs))
 
     return call
 

@@ -18,11 +18,11 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import ref
 
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -39,6 +39,7 @@ __all__ = [
     "has_running_loop",
     "in_background",
     "in_event_loop",
+    "in_time",
     "monotonic",
     "off_the_loop",
     "owner_mark",
@@ -47,6 +48,7 @@ __all__ = [
     "process_id",
     "random",
     "random_bytes",
+    "run_in_greenlet",
     "running_loop",
     "threading",
     "time",
@@ -207,10 +209,40 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it took longer, and was cancelled.
     """
+    return await_only(in_time(greenlet_spawn(work), seconds))
+
+
+async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """`asyncio.wait_for`, which loses the cancellation of a task before Python 3.12 when ``work`` has just ended.
+
+    Raises:
+        TimeoutError: it took longer, and was cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    # an error that comes too late is nobody's
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        return await_only(asyncio.wait_for(greenlet_spawn(work), seconds))
-    except asyncio.TimeoutError as error:  # another class before Python 3.11
-        raise TimeoutError(f"no answer within {seconds} seconds") from error
+        await asyncio.wait([task], timeout=seconds)
+        if task.done():
+            return task.result()
+        raise TimeoutError(f"no answer within {seconds} seconds")
+    finally:
+        if task.cancel():
+            await asyncio.wait([task])
+
+
+async def run_in_greenlet(work: Callable[[], T]) -> T:
+    """Do synchronous ``work`` in SQLAlchemy's greenlet, and raise the cancellation that a driver has lost.
+
+    Those that wait by `asyncio.wait_for` lose one before Python 3.12; Python 3.10 does not tell of it.
+    """
+    task = asyncio.current_task()
+    count = getattr(task, "cancelling", lambda: 0)
+    before = count()
+    done = await greenlet_spawn(work)
+    if count() > before:
+        raise asyncio.CancelledError
+    return done
 
 
 def pause(seconds: float) -> None:

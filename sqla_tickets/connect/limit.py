@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sqlalchemy.util import await_only
 
-from ..concurrency import WeakRegistry, in_background, threading, time, within
+from ..concurrency import WeakRegistry, in_background, in_time, threading, time, within
 from ..errors import TicketServerError
 from .connection import Connection
 from .timeouts import CONNECT_TIMING
@@ -147,8 +147,8 @@ class ConnectionRequest(_Wait):
         if not isinstance(self._over, asyncio.Event):
             return self._over.wait(seconds)
         try:
-            await_only(asyncio.wait_for(self._over.wait(), seconds))
-        except asyncio.TimeoutError:  # another class before Python 3.11
+            await_only(in_time(self._over.wait(), seconds))
+        except TimeoutError:
             return False
         return True
 
