@@ -81,7 +81,9 @@ class PoolOptions:
                 ) from None
         file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
         if self.config and not Path(file).is_file():
-            raise TicketArgumentError(f"there is no file {file}")
+            raise TicketArgumentError(
+                f"there is no file {file}: give --config the path of alembic.ini or pyproject.toml"
+            )
         if file.endswith(".toml"):
             return pools_in_files(Config(toml_file=file))
         return pools_in_files(Config(file, toml_file="pyproject.toml"))

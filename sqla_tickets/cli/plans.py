@@ -165,7 +165,8 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(
-                f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}"
+                f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}."
+                f" Raise it above {high} before any client draws"
             )
         return [
             (
@@ -208,7 +209,10 @@ def restore(
     """
     servers = [s for s in pool.servers if offset in (None, s.offset)]
     if not servers:
-        raise TicketArgumentError(f"{pool.name!r} has no server of the offset {offset}")
+        offsets = ", ".join(str(server.offset) for server in pool.servers)
+        raise TicketArgumentError(
+            f"the pool {pool.name!r} has no server of the offset {offset}: expected one of {offsets}"
+        )
     states = operations.table_states(pool, name)
     known, unanswered = _recorded_tickets(pool, name, states, servers, on_shards)
     highest, origin = max(known)
@@ -437,7 +441,7 @@ def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], qu
                 raise TicketTableError(
                     f"a client still draws {name!r} from {server} with the old configuration: the number went"
                     f" from {servers[server]} to {number} in {quiet:g} s. Give every client the new"
-                    " configuration, and stop those with the old one"
+                    " configuration, stop those with the old one, and run this again"
                 )
 
 
@@ -516,10 +520,13 @@ def _inspect(server: TicketServer, name: str) -> FoundTable:
 
 def _number(server: TicketServer, name: str, state: FoundTable) -> int:
     if state is None:
-        raise TicketTableMissing(f"there is no ticket table {name!r} on {server}: create it first")
+        raise TicketTableMissing(
+            f"there is no ticket table {name!r} on {server}: create it first, with sqla-tickets create {name}"
+        )
     if isinstance(state, Tombstone):
         raise TicketTableError(
-            f"there is no ticket table {name!r} on {server} that can be drawn from: found {state}"
+            f"the ticket table {name!r} on {server} is closed ({state.kind}): run the migration again that closed it,"
+            " or name the pool that has the sequence now"
         )
     return state.number or 0
 

@@ -78,7 +78,7 @@ class Shard:
         except (SQLAlchemyError, ImportError, ValueError) as error:
             raise TicketArgumentError(
                 "--shard, or SQLA_TICKETS_SHARDS: the URL of a shard cannot be used:"
-                f" {type(error).__name__}"
+                f" {type(error).__name__}. Expected a URL of SQLAlchemy's, such as mysql+pymysql://user@host/database"
             ) from None
 
     def __str__(self) -> str:
@@ -151,7 +151,9 @@ class Shard:
                 wanted = ordered if above is None else ordered.where(ids > above)
                 page = list(connection.scalars(wanted))
                 if page and not isinstance(page[-1], int):
-                    raise TicketArgumentError(f"{where} on {self} is not a column of integers")
+                    raise TicketArgumentError(
+                        f"{where} on {self} has values that are no integers: name the columns that hold tickets with --column"
+                    )
                 yield page
                 if len(page) < PAGE_IDS:
                     return
@@ -170,7 +172,9 @@ class Shard:
             yield
         except SQLAlchemyError as error:
             reason = getattr(error, "orig", None) or error
-            raise ShardError(f"the shard {self} cannot be read: {reason}") from error
+            raise ShardError(
+                f"the shard {self} cannot be read ({reason}): check its URL, and that its user may SELECT"
+            ) from error
         finally:
             self.is_asked = False
 
@@ -281,7 +285,9 @@ def columns_of(
         )
     for where in found:
         if all(shard.column(where) is None for shard in shards):
-            raise TicketArgumentError(f"no shard has a column {where}")
+            raise TicketArgumentError(
+                f"no shard has a column {where}: check its spelling, and the --shard options"
+            )
     return found
 
 
@@ -302,7 +308,9 @@ def _of_models(text: str) -> list[TicketColumn]:
     try:
         found = getattr(importlib.import_module(module), attribute or "metadata")
     except (ImportError, AttributeError, ValueError) as error:
-        raise TicketArgumentError(f"--models {text}: {error}") from error
+        raise TicketArgumentError(
+            f"--models {text} cannot be imported ({error}): expected MODULE:NAME, importable from this folder"
+        ) from error
     metadata = getattr(found, "metadata", found)
     if not isinstance(metadata, MetaData):
         raise TicketArgumentError(

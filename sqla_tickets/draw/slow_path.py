@@ -331,7 +331,7 @@ def _refuse(server: TableAccess, table: TicketTable, n: int) -> NoReturn:
     """Give no block that would end the sequence for everybody."""
     raise TicketsExhausted(
         f"the sequence {table.name!r} on {server} stands at {table.fence}: {n} more tickets would pass"
-        f" {table.largest}, the largest that its column holds"
+        f" {table.largest}, the largest that its column holds. Widen the column to 64 bits, or begin another sequence"
     )
 
 

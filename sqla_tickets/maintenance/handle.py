@@ -103,7 +103,8 @@ class TableHandle(NamedTuple):
         if isinstance(state, ActiveTable) and state.number is not None:
             return state
         raise TicketTableMissing(
-            f"{self.server} has no ticket table {self.sequence!r} that can be drawn from: repair it first"
+            f"{self.server} has no ticket table {self.sequence!r} that can be drawn from:"
+            " `sqla-tickets doctor` says why"
         )
 
     # -- what becomes of it

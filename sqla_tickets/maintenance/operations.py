@@ -254,7 +254,10 @@ def convert(pool: Servers, name: str, layout: LayoutName) -> None:
     tables = handles(pool, name)
     for handle in tables:
         if layout not in handle.server.context.dialect.layouts:
-            raise TicketArgumentError(f"layout={layout!r}: {handle.server} has no such layout")
+            raise TicketArgumentError(
+                f"layout={layout!r}: {handle.server} has no such layout, expected"
+                f" {' or '.join(map(repr, handle.server.context.dialect.layouts))}"
+            )
     states = {handle: handle.inspect() for handle in tables}
     if _is_elsewhere(name, states):
         return

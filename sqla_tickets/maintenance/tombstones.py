@@ -103,7 +103,9 @@ def close(
     with context.dialect.exclusive(context.cursor, name):
         state = inspect(context, name)
         if state is None:
-            raise TicketTableMissing(f"{context.server} has no ticket table {name!r}")
+            raise TicketTableMissing(
+                f"{context.server} has no ticket table {name!r}: create it first"
+            )
         if isinstance(state, Tombstone):
             tombstone = state._replace(kind=to.kind, pool=to.pool, sequence=to.sequence)
             if tombstone != state:
@@ -137,7 +139,9 @@ def rehearse(context: StatementContext, name: str) -> None:
     with contextlib.suppress(_Rehearsed), context.dialect.exclusive(context.cursor, name):
         state = inspect(context, name)
         if not isinstance(state, ActiveTable):
-            raise TicketTableMissing(f"{context.server} has no ticket table {name!r}")
+            raise TicketTableMissing(
+                f"{context.server} has no ticket table {name!r}: create it first"
+            )
         if context.dialect.begin is None:
             if state.metadata is not None:  # every ALTER TABLE takes the same privileges
                 context.send_all(context.dialect.comment_on(name, str(state.metadata)))
@@ -223,7 +227,9 @@ def place_tombstone(
             context.send_all(context.dialect.create_tombstone(name, str(tombstone)))
         return tombstone
     if isinstance(state, ActiveTable):
-        raise TicketTableError(f"{context.server} has a ticket table {name!r} that is drawn from")
+        raise TicketTableError(
+            f"{context.server} has a ticket table {name!r} already: drop it, or choose another name"
+        )
     if (state.kind, state.pool, state.sequence) == (to.kind, to.pool, to.sequence):
         return state
     if state != seen:

@@ -289,7 +289,9 @@ def test_restore_goes_by_what_is_known(
     # one server alone, and only that
     assert run_cli(*arguments, "--offset", 2, *on).code == 0
     assert last_tickets(on)[0] < 98765 < last_tickets(on)[1] + 2
-    assert run_cli(*arguments, "--offset", 3, *on).code == 3
+    refused = run_cli(*arguments, "--offset", 3, *on)
+    assert refused.code == 3
+    assert "no server of the offset 3: expected one of 1, 2" in refused.text
     # an empty table gets its number back
     run(ticket_urls[0], "DELETE FROM photos")
     assert run_cli(*arguments, *on).code == 0
