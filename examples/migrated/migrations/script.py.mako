@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
+from alembic_ext import op
 ${imports if imports else ""}
 
 revision = ${repr(up_revision)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
+
+from alembic_ext import op
 
 revision = "0001"
 down_revision = None
