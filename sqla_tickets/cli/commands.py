@@ -10,8 +10,11 @@ import contextlib
 import functools
 import json
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -27,7 +30,7 @@ from ..snowflake import numbering
 from ..tables.grants import ROLES, grants
 from . import audit as audit_
 from . import doctor as doctor_
-from . import output, plans
+from . import output, plans, project
 from . import status as status_
 from .config import PoolOptions, find_pool
 from .execution import execute
@@ -613,3 +616,72 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
         text = generate_latest(registry).decode()
     click.echo(json.dumps({"text": text}) if as_json else text, nl=as_json)
     exit_with(is_well)
+
+
+@cli.command()
+@click.option(
+    "--config", metavar="FILE", help="alembic.ini or pyproject.toml.  [env var: ALEMBIC_CONFIG]"
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="URL",
+    envvar="SQLA_TICKETS_SERVERS",
+    show_envvar=True,
+    help="A ticket server; once for each, in the pool's order.",
+)
+@click.option("--stride", type=STRIDE, help="Stride of the pool; default: the number of servers.")
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="URL",
+    envvar="SQLA_TICKETS_SHARDS",
+    show_envvar=True,
+    help="A database of the application; once for each.",
+)
+@click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base.")
+@dry_run_option
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
+def init(
+    config: str | None,
+    servers: tuple[str, ...],
+    stride: int | None,
+    shards: tuple[str, ...],
+    models: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Prepare a project's migrations for ticket tables.
+
+    Edits alembic.ini, env.py and script.py.mako, and shows the difference first. Connects to nothing.
+    """
+    file = Path(config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini"))
+    try:
+        found = project.changes(file, servers=servers, stride=stride, shards=shards, models=models)
+    except TicketError as error:
+        raise Failure(without_passwords(str(error))) from error
+    if found.files:
+        click.echo(without_passwords(found.difference()))
+        asks = not (yes or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
+        if dry_run or (asks and not click.confirm("Write this?", err=True)):
+            click.echo("Nothing was changed.")
+            exit_with(dry_run)
+        found.write()
+    else:
+        click.echo("Nothing has to be changed.")
+    for step in found.left:
+        click.echo(f"Do: {step}.")
+    if not found.left:
+        click.echo("Next: alembic revision --autogenerate, then alembic upgrade head.")
+    exit_with(not found.left)
+
+
+@cli.command()
+def template() -> None:
+    """Print the folder of a template for alembic init.
+
+    Such as: alembic init -t "$(sqla-tickets template)" migrations
+    """
+    click.echo(project.TEMPLATE)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import alembic.op
 import pytest
 
+import alembic_ext
+from alembic_ext import op
 from alembic_ext.base import TicketTableOp
 from alembic_ext.operations import (
     ConvertTicketTableOp,
@@ -38,3 +41,10 @@ def test_reverse_of_reverse_is_the_same(function: str) -> None:
 def test_tickets_drawn_cannot_be_taken_back() -> None:
     with pytest.raises(NotImplementedError):
         NextTicketsOp("photos", 3).reverse()
+
+
+def test_op_of_this_package_is_that_of_alembic() -> None:
+    """Whatever else adds operations is there as well; the types of all of ours are in the stub."""
+    assert dir(op) == dir(alembic.op)
+    assert set(alembic_ext.__all__) < set(dir(op))
+    assert all(getattr(op, name) is getattr(alembic.op, name) for name in alembic_ext.__all__)

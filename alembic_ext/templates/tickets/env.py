@@ -1,0 +1,73 @@
+"""Runs the migrations of one database, or of one shard after another."""
+
+import os
+from logging.config import fileConfig
+
+from alembic import context
+from sqlalchemy import engine_from_config, pool
+
+# this is the Alembic Config object, which provides
+# access to the values within the .ini file in use.
+config = context.config
+
+# Interpret the config file for Python logging.
+# This line sets up loggers basically.
+if config.config_file_name is not None:
+    fileConfig(config.config_file_name)
+
+# add your model's MetaData object here
+# for 'autogenerate' support
+# from myapp import mymodel
+# target_metadata = mymodel.Base.metadata
+target_metadata = None
+
+
+def databases() -> list[str]:
+    """The URLs of the shards, or of the only database, with variables of the environment."""
+    shards = config.get_main_option("shards") or config.get_main_option("sqlalchemy.url") or ""
+    return os.path.expandvars(shards).split()
+
+
+def run_migrations_offline() -> None:
+    """Write the migrations as SQL, which is the same for every shard."""
+    context.configure(
+        url=databases()[0],
+        target_metadata=target_metadata,
+        literal_binds=True,
+        dialect_opts={"paramstyle": "named"},
+    )
+
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_migrations_online() -> None:
+    """Run the migrations on one shard after another.
+
+    Where one fails, those before it are done: run it again. A new revision is compared
+    with the first shard, `alembic check` compares all.
+
+    """
+    is_revision = getattr(config.cmd_opts, "autogenerate", False)
+    for url in databases()[:1] if is_revision else databases():
+        engine = engine_from_config(
+            {**config.get_section(config.config_ini_section, {}), "sqlalchemy.url": url},
+            prefix="sqlalchemy.",
+            poolclass=pool.NullPool,
+        )
+
+        with engine.connect() as connection:
+            context.configure(
+                connection=connection,
+                target_metadata=target_metadata,
+                autogenerate_plugins=["alembic.autogenerate.*", "sqla_tickets"],
+            )
+
+            with context.begin_transaction():
+                context.run_migrations()
+
+
+if context.is_offline_mode():
+    run_migrations_offline()
+else:
+    run_migrations_online()

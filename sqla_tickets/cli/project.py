@@ -1,0 +1,261 @@
+"""The edits that a project's migrations need: ``alembic.ini`` or ``pyproject.toml``, ``env.py``, ``script.py.mako``.
+
+Each edit takes a file's text and returns the new one, so that the difference can be shown before anything is written. What is
+there already stays: a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import alembic
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+import alembic_ext
+
+from .. import TicketArgumentError
+
+#: The folder for ``alembic init -t``.
+TEMPLATE: Final = Path(alembic_ext.__file__).parent / "templates" / "tickets"
+PLUGIN: Final = "sqla_tickets"
+PLUGINS: Final = f'autogenerate_plugins=["alembic.autogenerate.*", "{PLUGIN}"]'
+#: What the files of `alembic init` have, and nobody's database.
+_UNSET: Final = "driver://user:pass@"
+
+
+@dataclass
+class Changes:
+    """What is to be written, and what is left to a person.
+
+    Attributes:
+        files: by their paths, the texts before and after.
+        left: what has to be done by hand.
+    """
+
+    files: dict[Path, tuple[str, str]] = field(default_factory=dict[Path, tuple[str, str]])
+    left: list[str] = field(default_factory=list[str])
+
+    def difference(self) -> str:
+        """The changes as ``diff -u`` prints them."""
+        lines: list[str] = []
+        for path, (before, after) in self.files.items():
+            old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+            lines += difflib.unified_diff(old, new, str(path), str(path))
+        return "".join(lines)
+
+    def write(self) -> None:
+        """Write the files."""
+        for path, (_, after) in self.files.items():
+            with path.open("w", encoding="utf-8", newline="") as file:
+                file.write(after)
+
+    def edit(self, path: Path, after: str) -> None:
+        """Note the new text of a file, if it is another one."""
+        before = read(path)
+        if after != before:
+            self.files[path] = before, after
+
+
+def changes(
+    file: Path,
+    *,
+    servers: Sequence[str] = (),
+    stride: int | None = None,
+    shards: Sequence[str] = (),
+    models: str | None = None,
+) -> Changes:
+    """What a project needs for its migrations to create ticket tables.
+
+    Args:
+        file: ``alembic.ini`` or ``pyproject.toml``.
+        servers: URLs of the ticket servers; none if the file has them.
+        stride: of the pool; None for the number of servers.
+        shards: URLs of the application's databases; none if the file has them.
+        models: ``MODULE:NAME`` of a MetaData or a declarative base, where ``env.py`` names none.
+
+    Raises:
+        TicketArgumentError: there are no such files, or no ticket servers.
+    """
+    found = Changes()
+    if not file.is_file():
+        raise TicketArgumentError(
+            f'there is no file {file}: run `alembic init -t "$(sqla-tickets template)" migrations` first'
+        )
+    if shards and file.suffix == ".toml":
+        raise TicketArgumentError(
+            f"--shard: Alembic reads the URLs of databases from alembic.ini, and not from {file}: name that as --config"
+        )
+    options = {"ticket_servers": list(servers), "ticket_stride": [str(stride or "")]}
+    options["shards" if len(shards) > 1 else "sqlalchemy.url"] = list(shards)
+    text = read(file)
+    for key, values in options.items():
+        if any(values):
+            text = with_option(text, key, values, is_toml=file.suffix == ".toml")
+    if not re.search(r"^ticket_servers *=", text, re.MULTILINE):
+        raise TicketArgumentError(
+            f"{file} names no ticket servers: give one --server URL for each, in their order"
+        )
+    found.edit(file, text)
+    scripts = _scripts(file)
+    env = Path(scripts.env_py_location)
+    found.edit(env, _with_everything(read(env), env, found, models, is_sharded=len(shards) > 1))
+    mako = Path(scripts.dir) / "script.py.mako"
+    if mako.is_file():
+        typed = re.sub(
+            r"^from alembic import op$",
+            "from alembic_ext import op",
+            read(mako),
+            flags=re.MULTILINE,
+        )
+        found.edit(mako, typed)
+    unset = re.findall(rf"^(\S+) *= *{_UNSET}", text, re.MULTILINE)
+    if re.search(r"^shards *=", text, re.MULTILINE):
+        unset = [key for key in unset if key != "sqlalchemy.url"]
+    if unset:
+        found.left.append(f"in {file}, set {' and '.join(unset)} to the URLs of your databases")
+    return found
+
+
+def read(path: Path) -> str:
+    """A file's text, with its ends of lines."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def _scripts(file: Path) -> ScriptDirectory:
+    is_toml = file.suffix == ".toml"
+    config = Config(toml_file=file) if is_toml else Config(file, toml_file="pyproject.toml")
+    try:
+        return ScriptDirectory.from_config(config)
+    except CommandError as error:
+        raise TicketArgumentError(f"{file} leads to no migrations: {error}") from error
+
+
+# -- the configuration file
+
+
+def with_option(text: str, key: str, values: Sequence[str], *, is_toml: bool = False) -> str:
+    """The text of ``alembic.ini`` or ``pyproject.toml`` with an option of Alembic's section.
+
+    Args:
+        text: of the file.
+        key: the option.
+        values: one or more; several become one text with spaces, or a list.
+        is_toml: whether it is a TOML file.
+
+    Raises:
+        TicketArgumentError: the file has no such section.
+    """
+    escaped = [value.replace("%", "%%") for value in values]
+    shown = (
+        json.dumps(escaped if key.endswith("s") else escaped[0]) if is_toml else " ".join(escaped)
+    )
+    header = "[tool.alembic]" if is_toml else "[alembic]"
+    section = re.search(rf"^{re.escape(header)}[^\n]*\n(?:(?!\[).*\n?)*", text, re.MULTILINE)
+    if section is None:
+        raise TicketArgumentError(f"there is no section {header} for the option {key}")
+    # an option goes on in lines that are indented, a list of TOML up to its bracket
+    more = r"(?:\[[^\]]*\]|[^\n]*)" if is_toml else r"[^\n]*(?:\n[ \t]+[^\s;#][^\n]*)*"
+    line = f"{key} = {shown}"
+    old = re.compile(rf"^{re.escape(key)}[ \t]*=[ \t]*{more}", re.MULTILINE)
+    body = section[0]
+    if old.search(body):
+        body = old.sub(lambda _: line, body, count=1)
+    else:
+        after = re.search(r"^sqlalchemy\.url\b[^\n]*\n", body, re.MULTILINE) or re.search(
+            r"^[^\n]*\n", body
+        )
+        end = after.end() if after else len(body)
+        body = f"{body[:end]}{line}\n{body[end:]}"
+    return text[: section.start()] + body + text[section.end() :]
+
+
+# -- env.py
+
+
+def _with_everything(
+    text: str, env: Path, found: Changes, models: str | None, *, is_sharded: bool
+) -> str:
+    """The text of ``env.py`` with the plugin, the models and the loop over shards."""
+    if is_sharded and not re.search(r"get_main_option\(\s*['\"]shards['\"]", text):
+        if text in _stock():
+            text = read(TEMPLATE / "env.py")
+        else:
+            found.left.append(
+                f"in {env}, run the migrations on each shard, as {TEMPLATE / 'env.py'} does"
+            )
+    text = with_plugin(text)
+    if f'"{PLUGIN}"' not in text and f"'{PLUGIN}'" not in text:
+        found.left.append(f"in {env}, give context.configure() {PLUGINS}")
+    unset = re.compile(r"^target_metadata = None$", re.MULTILINE)
+    if unset.search(text):
+        if models is None:
+            found.left.append(f"in {env}, set target_metadata to the MetaData of your models")
+        else:
+            text = unset.sub(_import_of(models), text, count=1)
+    return text
+
+
+def _stock() -> Iterator[str]:
+    """Each ``env.py`` that ``alembic init`` makes for one database with a synchronous driver."""
+    templates = Path(alembic.__file__).parent / "templates"
+    for name in ("generic", "pyproject"):
+        if (templates / name / "env.py").is_file():
+            yield read(templates / name / "env.py")
+
+
+def _import_of(models: str) -> str:
+    module, _, name = models.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise TicketArgumentError(
+            f"--models {models!r}: expected MODULE:NAME, such as app.models:Base"
+        )
+    is_metadata = name.endswith("metadata")
+    return f"from {module} import {name}\n\ntarget_metadata = {name}{'' if is_metadata else '.metadata'}"
+
+
+def with_plugin(text: str) -> str:
+    """The text of ``env.py`` with the plugin in each ``context.configure(connection=...)``."""
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()))
+    raw = text.encode()
+    for call in reversed(list(_configuring(ast.parse(text)))):
+        given: Mapping[str | None, ast.expr] = {k.arg: k.value for k in call.keywords}
+        plugins = given.get("autogenerate_plugins")
+        if plugins is None:
+            last, more = call.keywords[-1].value, f", {PLUGINS}"
+            if call.lineno != call.end_lineno:  # on a line of its own
+                line = lines[call.keywords[-1].lineno - 1]
+                more = f",\n{line[: len(line) - len(line.lstrip())]}{PLUGINS}"
+        elif isinstance(plugins, ast.List) and plugins.elts and not _lists_plugin(plugins):
+            last, more = plugins.elts[-1], f', "{PLUGIN}"'
+        else:
+            continue
+        at = starts[(last.end_lineno or 1) - 1] + (last.end_col_offset or 0)
+        raw = raw[:at] + more.encode() + raw[at:]
+    return raw.decode()
+
+
+def _configuring(module: ast.Module) -> Iterator[ast.Call]:
+    """The calls of ``context.configure(connection=...)``, from the first to the last."""
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        names = {keyword.arg for keyword in call.keywords}
+        if ast.unparse(call.func) == "context.configure" and "connection" in names:
+            yield call
+
+
+def _lists_plugin(plugins: ast.List) -> bool:
+    named = {each.value for each in plugins.elts if isinstance(each, ast.Constant)}
+    return bool(named & {PLUGIN, f"~{PLUGIN}", "*"})

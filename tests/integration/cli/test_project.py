@@ -1,0 +1,241 @@
+"""``init`` and ``template``: a project's migrations prepared for ticket tables, from the first file to the first insert."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from sqla_tickets.cli import FAILED
+from sqla_tickets.cli.options import FOUND
+from sqla_tickets.cli.project import PLUGINS, TEMPLATE, with_option, with_plugin
+from tests.support.command_line import run_cli
+from tests.support.projects import MODEL, REPOSITORY, Project, text_of
+
+SECRET = "mysql+pymysql://tickets:p%40ss@ticket1/tickets"
+SERVERS = ["--server", SECRET, "--server", SECRET.replace("ticket1", "ticket2")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the commands run."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
+    return folder
+
+
+def migrate(project: Project) -> None:
+    """From the first revision to a check that finds nothing."""
+    (project.folder / "app.py").write_text(MODEL)
+    assert "op.create_ticket_table('photos')" in project.revision("photos")
+    assert "from alembic_ext import op" in project.text("photos")
+    project.run("upgrade", "head")
+    assert "No new upgrade operations" in project.run("check")
+
+
+def assert_shards_have_photos(files: list[Path]) -> None:
+    for file in files:
+        with sqlite3.connect(file) as connection:
+            assert connection.execute("SELECT count(*) FROM photos").fetchone() == (0,)
+
+
+def sqlite_options(ticket_urls: list[URL], files: list[Path]) -> list[str]:
+    servers = [word for url in ticket_urls for word in ("--server", text_of(url))]
+    shards = [word for file in files for word in ("--shard", f"sqlite:///{file}")]
+    return [*servers, *shards, "--models", "app:Base"]
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("template", ["generic", str(TEMPLATE)])
+def test_from_init_to_check(
+    ticket_urls: list[URL], folder: Path, shards: int, template: str
+) -> None:
+    """One database, or shards; Alembic's files or our own."""
+    project = Project(folder, template)
+    files = [folder / f"shard{n}.db" for n in range(shards)]
+    options = sqlite_options(ticket_urls, files)
+    done = run_cli("init", *options)
+    assert done.code == 0, done.text
+    migrate(project)
+    assert_shards_have_photos(files)
+    with TicketPool(ticket_urls) as pool:
+        assert pool.next_id("photos") > 0
+    again = run_cli("init", *options)
+    assert (again.code, again.text.splitlines()[0]) == (0, "Nothing has to be changed.")
+    assert "'photos' is kept" in project.run("downgrade", "base")
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_a_shard_that_differs_is_found(ticket_urls: list[URL], folder: Path) -> None:
+    """`alembic check` compares each of them."""
+    project = Project(folder, str(TEMPLATE))
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    run_cli("init", *sqlite_options(ticket_urls, files))
+    migrate(project)
+    with sqlite3.connect(files[1]) as connection:
+        connection.execute("ALTER TABLE photos DROP COLUMN title")
+    assert "add_column" in project.run("check", fails=True)
+    assert "--" in project.run("upgrade", "head", "--sql")
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("template", ["pyproject", "async", "multidb"])
+def test_other_templates_get_the_plugin(folder: Path, template: str) -> None:
+    (folder / "pyproject.toml").write_text("")
+    project = Project(folder, template)
+    config = "pyproject.toml" if template == "pyproject" else "alembic.ini"
+    done = run_cli("init", *SERVERS, "--stride", 4, "--config", config)
+    assert done.code == FOUND, "the models, and the URLs of the databases, are left"
+    assert PLUGINS in project.env.read_text()
+    text = (folder / config).read_text()
+    assert "ticket_stride" in text
+    assert SECRET.replace("%", "%%") in text
+
+
+def test_passwords_are_not_shown(folder: Path) -> None:
+    Project(folder)
+    done = run_cli("init", *SERVERS, "--dry-run")
+    assert done.code == 0
+    assert "+ticket_servers = mysql+pymysql://***@ticket1/tickets" in done.text
+    assert "p%" not in done.text
+    assert "ticket_servers" not in (folder / "alembic.ini").read_text()
+
+
+def test_what_is_left_is_named(folder: Path) -> None:
+    """An ``env.py`` of one's own is not replaced by the loop over shards."""
+    project = Project(folder)
+    project.replace(project.env, ("import engine_from_config", "import engine_from_config as make"))
+    project.replace(project.env, ("context.configure(", "migrations.configure("))
+    done = run_cli("init", *SERVERS, "--shard", "sqlite:///a", "--shard", "sqlite:///b")
+    assert done.code == FOUND
+    for said in (
+        f"Do: in {project.env}, run the migrations on each shard, as {TEMPLATE / 'env.py'} does.",
+        f"Do: in {project.env}, give context.configure() {PLUGINS}.",
+        f"Do: in {project.env}, set target_metadata to the MetaData of your models.",
+    ):
+        assert said in done.text
+    assert "sqlalchemy.url" not in done.text.rpartition("Do:")[2]
+
+
+@pytest.mark.parametrize(
+    ("setup", "arguments", "message"),
+    [
+        (
+            [],
+            SERVERS,
+            'there is no file alembic.ini: run `alembic init -t "$(sqla-tickets template)"',
+        ),
+        (["alembic.ini"], SERVERS, "there is no section [alembic]"),
+        (["init"], [], "names no ticket servers: give one --server URL for each"),
+        (
+            ["init"],
+            [*SERVERS, "--models", "app.Base"],
+            "expected MODULE:NAME, such as app.models:Base",
+        ),
+        (
+            ["p.toml"],
+            [*SERVERS, "--shard", "x://", "--config", "p.toml"],
+            "from alembic.ini, and not",
+        ),
+    ],
+)
+def test_what_cannot_be_prepared(
+    folder: Path, setup: list[str], arguments: list[str], message: str
+) -> None:
+    if setup == ["init"]:
+        Project(folder)
+    for name in setup:
+        (folder / name).touch()
+    done = run_cli("init", *arguments)
+    assert done.code == FAILED
+    assert message in done.text
+
+
+@pytest.mark.parametrize(("answer", "is_written"), [(b"y\n", True), (b"\n", False)])
+def test_a_terminal_is_asked(folder: Path, answer: bytes, is_written: bool) -> None:
+    project = Project(folder)
+    main, terminal = pty.openpty()
+    code = "from sqla_tickets.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "init", *SERVERS],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.write(main, answer)
+    printed, _ = process.communicate(timeout=60)
+    os.close(main)
+    os.close(terminal)
+    assert (b"Nothing was changed." in printed) != is_written
+    assert (PLUGINS in project.env.read_text()) == is_written
+
+
+# -- the edits
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("context.configure(connection=c)", f"context.configure(connection=c, {PLUGINS})"),
+        (
+            "context.configure(\n    connection=c,\n)",
+            f"context.configure(\n    connection=c,\n    {PLUGINS},\n)",
+        ),
+        (
+            "context.configure(connection=c, autogenerate_plugins=['a.*'])  # é",
+            "context.configure(connection=c, autogenerate_plugins=['a.*', \"sqla_tickets\"])  # é",
+        ),
+        ("é = context.configure(connection=é)", f"é = context.configure(connection=é, {PLUGINS})"),
+        ("context.configure(url=u)", None),
+        ("context.configure(connection=c, autogenerate_plugins=PLUGINS)", None),
+        ("context.configure(connection=c, autogenerate_plugins=['~sqla_tickets'])", None),
+    ],
+)
+def test_plugin_in_env(before: str, after: str | None) -> None:
+    assert with_plugin(before) == (after or before)
+    assert with_plugin(after or before) == (after or before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[alembic]\na = 1\n[b]\n", "[alembic]\nkeys = x%%40 y\na = 1\n[b]\n"),
+        (
+            "[alembic]\nsqlalchemy.url = u\na = 1\n",
+            "[alembic]\nsqlalchemy.url = u\nkeys = x%%40 y\na = 1\n",
+        ),
+        (
+            "[alembic]\nkeys = 1\n  2\n# 3\n[b]\nkeys = 4",
+            "[alembic]\nkeys = x%%40 y\n# 3\n[b]\nkeys = 4",
+        ),
+        ("[z]\n[alembic]\n", "[z]\n[alembic]\nkeys = x%%40 y\n"),
+    ],
+)
+def test_option_in_ini(before: str, after: str) -> None:
+    assert with_option(before, "keys", ["x%40", "y"]) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[tool.alembic]\na = 1\n", '[tool.alembic]\nkeys = ["x%%40", "y"]\na = 1\n'),
+        (
+            '[tool.alembic]\nkeys = [\n  "a",\n]\nb = 1',
+            '[tool.alembic]\nkeys = ["x%%40", "y"]\nb = 1',
+        ),
+    ],
+)
+def test_option_in_toml(before: str, after: str) -> None:
+    assert with_option(before, "keys", ["x%40", "y"], is_toml=True) == after
