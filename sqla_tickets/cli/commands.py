@@ -642,8 +642,7 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
     help="A database of the application; once for each.",
 )
 @click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base.")
-@dry_run_option
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
+@change_options
 def init(
     config: str | None,
     servers: tuple[str, ...],

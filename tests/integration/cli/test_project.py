@@ -76,11 +76,15 @@ def test_from_init_to_check(
 
 
 @pytest.mark.ticket_servers("sqlite")
-def test_a_shard_that_differs_is_found(ticket_urls: list[URL], folder: Path) -> None:
-    """`alembic check` compares each of them."""
+def test_a_shard_that_differs_is_found(
+    ticket_urls: list[URL], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`alembic check` compares each of them. Their URLs have a variable of the environment."""
     project = Project(folder, str(TEMPLATE))
     files = [folder / f"shard{n}.db" for n in range(2)]
-    run_cli("init", *sqlite_options(ticket_urls, files))
+    monkeypatch.setenv("FOLDER", str(folder))
+    shards = [Path("${FOLDER}") / file.name for file in files]
+    run_cli("init", *sqlite_options(ticket_urls, shards))
     migrate(project)
     with sqlite3.connect(files[1]) as connection:
         connection.execute("ALTER TABLE photos DROP COLUMN title")
