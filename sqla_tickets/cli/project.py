@@ -187,7 +187,7 @@ def _with_everything(
 ) -> str:
     """The text of ``env.py`` with the plugin, the models and the loop over shards."""
     if is_sharded and not re.search(r"get_main_option\(\s*['\"]shards['\"]", text):
-        if text in _stock():
+        if text in _unedited():
             text = read(TEMPLATE / "env.py")
         else:
             found.left.append(
@@ -205,7 +205,7 @@ def _with_everything(
     return text
 
 
-def _stock() -> Iterator[str]:
+def _unedited() -> Iterator[str]:
     """Each ``env.py`` that ``alembic init`` makes for one database with a synchronous driver."""
     templates = Path(alembic.__file__).parent / "templates"
     for name in ("generic", "pyproject"):
