@@ -63,12 +63,11 @@ def with_tickets(rows: SelectBase, tickets: list[Ranges]) -> Select[Any]:
     if any(
         len(ranges) > 1 for ranges in tickets
     ):  # the number is needed several times, and so a name
-        numbered = select(
-            *(c for c in columns if not isinstance(c, Null)), number.label(None)
-        ).subquery()
+        values = [column for column in columns if not isinstance(column, Null)]
+        numbered = select(*values, number.label(_unused_name(values))).subquery()
         *named, number = numbered.c
-        values = iter(named)
-        columns = [column if isinstance(column, Null) else next(values) for column in columns]
+        found = iter(named)
+        columns = [column if isinstance(column, Null) else next(found) for column in columns]
     return select(*columns, *(_ticket(number, ranges) for ranges in tickets))
 
 
@@ -106,7 +105,8 @@ def _columns_and_order(
             f" select, {added[0]}: give its subquery() the order, select(rows).order_by(...)"
         )
     if isinstance(rows, Select):
-        rows = rows.add_columns(*(key.label(None) for key in added))
+        unused = _unused_name(named)
+        rows = rows.add_columns(*(key.label(f"{unused}_{n}") for n, key in enumerate(added)))
     if isinstance(rows, GenerativeSelect) and not _chooses_by_order(rows):
         rows = rows.order_by(None)
     columns: list[Any] = list(cast("Any", rows.subquery()).c)
@@ -124,6 +124,14 @@ def _columns_and_order(
         nulls = map(_is_null, plain)
         columns = [null() if n else column for n, column in zip(nulls, columns, strict=False)]
     return columns[: len(named)], order
+
+
+def _unused_name(columns: list[ColumnElement[Any]]) -> str:
+    """What no column's name begins with: of two columns of one name, SQLite takes the first."""
+    name = "ticket_number"
+    while any(str(cast("Any", column).name).lower().startswith(name) for column in columns):
+        name += "_"
+    return name
 
 
 def _key_of(clause: Any, rows: SelectBase) -> tuple[Any, list[Any]]:

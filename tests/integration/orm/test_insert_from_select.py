@@ -288,6 +288,26 @@ def test_tickets_of_several_ranges(serve: Serve) -> None:
     assert steps.count(2) == 18  # the rest of the buffered block, and a new one from another server
 
 
+@pytest.mark.parametrize("label", ["anon_2", "anon_3", "ticket_number", "Ticket_Number_0"])
+def test_label_that_the_statement_could_have_given(serve: Serve, label: str) -> None:
+    own = MetaData()
+    source = Table("source", own, Column("n", Integer), Column("other", Integer))
+    sequence = TicketSequence(block=(6, 6))
+    table = Table(
+        "t", own, Column("id", BigInteger, sequence, primary_key=True), Column("n", Integer)
+    )
+    site = serve(own)
+    rows = select(source.c.n.label(label)).order_by(-source.c.other)
+    with site.engine.begin() as connection:
+        numbers = [{"n": -n, "other": n} for n in range(20)]
+        connection.execute(insert(source), numbers)
+        site.pool.next_ids(sequence, 3)  # the rest of a block, and a new one: two ranges
+        assert insert_from_select(connection, table, ["n"], rows) == 20
+    found = site.rows(table.c.id, table.c.n)
+    assert min(ticket for ticket, _ in found) > 0
+    assert sorted(n for _, n in found) == sorted(-n for n in range(20))
+
+
 # -- refused
 
 
