@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-from sqlalchemy import MetaData
 
 from .concurrency import run_in_greenlet
 from .draw.server import TicketServer
@@ -46,6 +44,22 @@ def _unchanged(
     @functools.wraps(method)
     def call(self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self.sync_pool, *args, **kwargs)
+
+    return call
+
+
+def _yielding_itself(
+    method: Callable[Concatenate[TicketPool, P], AbstractContextManager[TicketPool]],
+) -> Callable[Concatenate[AsyncTicketPool, P], AbstractContextManager[AsyncTicketPool]]:
+    """A method of the pool for a ``with`` block, which asks no server."""
+
+    @functools.wraps(method)
+    @contextmanager
+    def call(
+        self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[AsyncTicketPool]:
+        with method(self.sync_pool, *args, **kwargs):
+            yield self
 
     return call
 
@@ -106,14 +120,9 @@ class AsyncTicketPool:
 
     attach = _unchanged(TicketPool.attach)
     detach = _unchanged(TicketPool.detach)
+    attached = _yielding_itself(TicketPool.attached)
     declared_sequences = _unchanged(TicketPool.declared_sequences)
     buffered = _unchanged(TicketPool.buffered)
-
-    @contextmanager
-    @functools.wraps(TicketPool.attached)
-    def attached(self, *metadatas: MetaData) -> Generator[AsyncTicketPool]:
-        with self.sync_pool.attached(*metadatas):
-            yield self
 
     next_id = _awaitable(TicketPool.next_id)
     next_ids = _awaitable(TicketPool.next_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
 from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets.concurrency import (
@@ -12,6 +13,7 @@ from sqla_tickets.concurrency import (
     SingleFlight,
     begun,
     in_background,
+    in_time,
     pause,
     timestamps,
     wait_for_tasks,
@@ -95,3 +97,27 @@ def test_task_that_outlives_its_background_call_is_none() -> None:
         assert await tasks[0] > disposed_at
 
     asyncio.run(work())
+
+
+async def test_cancellation_just_as_the_work_ends_is_not_lost() -> None:
+    """`asyncio.wait_for` loses it before Python 3.12."""
+    over = asyncio.Event()
+    waiting = asyncio.ensure_future(in_time(over.wait(), FOR_EVER))
+    await asyncio.sleep(0)  # one step for each of the two tasks
+    await asyncio.sleep(0)
+    over.set()
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_work_that_takes_too_long_is_cancelled() -> None:
+    work = asyncio.ensure_future(asyncio.sleep(FOR_EVER))
+
+    async def wait_for_it() -> None:
+        await work
+
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.01 seconds"):
+        await in_time(wait_for_it(), 0.01)
+    assert work.cancelled()

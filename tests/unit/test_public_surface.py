@@ -105,5 +105,10 @@ def test_async_method_has_the_signature_of_the_pool(name: str) -> None:
     method: Callable[..., object] = getattr(TicketPool, name)
     awaited: Callable[..., object] = getattr(AsyncTicketPool, name)
     assert inspect.signature(awaited) == inspect.signature(method)
+    passed_on = inspect.signature(awaited, follow_wrapped=False).parameters.values()
+    assert {each.kind for each in passed_on} >= {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }
     assert awaited.__doc__ == method.__doc__
     assert inspect.iscoroutinefunction(awaited) is (name not in {"__init__", *ASKS_NO_SERVER})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, BigInteger, Engine, ForeignKey, String, create_engine, insert, select
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from sqla_tickets import TicketPool, TicketSequence, TicketTableMissing
+from sqla_tickets import AsyncTicketPool, TicketPool, TicketSequence, TicketTableMissing
 from tests.support.counting import Inserted, Site, count_inserts, many
 
 Shards = dict[str, Engine]
@@ -182,3 +184,45 @@ def test_a_failed_draw_chooses_no_shard(site: Site, shards: Shards) -> None:
         session.commit()
     assert chosen_by
     assert sum(len(rows_of(engine)) for engine in shards.values()) == 1
+
+
+async def test_async_session_with_async_tickets(tmp_path: Path) -> None:
+    """All drivers are async: the shard is chosen by an id that was drawn in the session's greenlet."""
+
+    def url(name: str) -> str:
+        return f"sqlite+aiosqlite:///{tmp_path}/{name}.db"
+
+    engines = {name: create_async_engine(url(name)) for name in ("shard0", "shard1")}
+    chosen_by: list[int] = []
+    own = session_over({name: engine.sync_engine for name, engine in engines.items()}, chosen_by)
+    sessions = async_sessionmaker(
+        sync_session_class=ShardedSession,
+        expire_on_commit=False,
+        shards={name: engine.sync_engine for name, engine in engines.items()},
+        shard_chooser=own.shard_chooser,
+        identity_chooser=own.identity_chooser,
+        execute_chooser=own.execute_chooser,
+    )
+    async with AsyncTicketPool([url("one"), url("two")]) as pool:
+        await pool.create_all(Base.metadata)
+        for engine in engines.values():
+            async with engine.begin() as connection:
+                await connection.run_sync(Base.metadata.create_all)
+        with pool.attached(Base.metadata):
+            async with sessions.begin() as session:
+                photos = [Photo(title=str(n), tags=[Tag()]) for n in range(40)]
+                session.add_all(photos)
+        assert None not in chosen_by
+        async with sessions() as session:
+            assert len((await session.scalars(select(Tag))).all()) == 40
+            for photo in photos:
+                found = await session.get(Photo, photo.id)
+                assert found is not None
+                assert found.title == photo.title
+        assert sum(status.draws for status in await pool.status()) == 2
+    for name, engine in engines.items():
+        async with engine.connect() as connection:
+            keys = list(await connection.scalars(select(Photo.id)))
+        await engine.dispose()
+        assert keys
+        assert {shard_of(key) for key in keys} == {name}
