@@ -121,13 +121,14 @@ class IdDefault(ColumnDefault):
             columns: of tables, or mapped attributes, such as ``Photo.id``.
 
         Raises:
-            TicketArgumentError: a column has another default, is computed, or cannot hold the ids. No column is
-                changed then.
+            TicketArgumentError: a column has another default, is computed, or cannot hold the ids; or it is called
+                after ``gc.freeze()``. No column is changed then.
         """
         from . import existing  # noqa: PLC0415  # declaring models needs no ORM
 
         found = dict.fromkeys(existing.column_of(column) for column in columns)
         taking = [column for column in found if not self._equals(column.default)]
+        existing.check_engines_are_known()
         for column in taking:
             existing.check_replaceable(column, self)
             self._check_column(column, column.table)

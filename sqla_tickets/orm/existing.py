@@ -9,7 +9,6 @@ mappers are forgotten, and the compiled statements of every engine.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
@@ -61,6 +60,19 @@ def check_replaceable(column: Column[Any], declared: object) -> None:
         )
 
 
+def check_engines_are_known() -> None:
+    """Check that the garbage collector lists all objects.
+
+    Raises:
+        TicketArgumentError: some are frozen, and engines with compiled statements may be among them.
+    """
+    if getattr(gc, "get_freeze_count", int)():
+        raise TicketArgumentError(
+            "apply_to() has to find every engine, whose compiled statements leave the id to the database, and gc.freeze()"
+            " hides them: call apply_to() before gc.freeze(), or gc.unfreeze() first"
+        )
+
+
 def clear(column: Column[Any]) -> None:
     """Take away what the database would make of the column, in the model only."""
     column.default = column.server_default = column.identity = None
@@ -84,9 +96,7 @@ def forget(tables: AbstractSet[Table]) -> None:
         engine.clear_compiled_cache()
 
 
-def _engines() -> Iterator[Engine]:
-    """Every engine there is; nothing else knows them all."""
-    kinds: set[type[Any]] = {Engine}
-    while not kinds.issuperset(more := {sub for each in kinds for sub in each.__subclasses__()}):
-        kinds |= more
-    return (found for found in gc.get_referrers(*kinds) if type(found) in kinds)
+def _engines() -> list[Engine]:
+    """Every engine there is; nothing but the garbage collector knows them all."""
+    # the type, as a proxy's `__class__` may be anything
+    return [found for found in gc.get_objects() if issubclass(type(found), Engine)]

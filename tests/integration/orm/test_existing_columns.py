@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -311,6 +312,19 @@ def test_what_cannot_be_replaced(make: Callable[[], Any], message: str) -> None:
         TicketSequence("a").apply_to(fine, make())
     assert fine.default is None
     assert fine.table.autoincrement_column is fine
+
+
+def test_engines_that_are_frozen_are_not_found() -> None:
+    """As gunicorn's `--preload` is often used: their compiled statements would go on as they are."""
+    column = key()
+    gc.freeze()
+    try:
+        with pytest.raises(TicketArgumentError, match=r"gc\.unfreeze\(\) first"):
+            TicketSequence().apply_to(column)
+    finally:
+        gc.unfreeze()
+    assert column.default is None
+    TicketSequence().apply_to(column)
 
 
 def test_an_attribute_of_several_columns_is_ambiguous() -> None:
