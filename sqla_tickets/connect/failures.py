@@ -61,7 +61,7 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
 
 
 def concerns_table(kind: ErrorKind) -> bool:
-    """Whether it is a table's fault, and not its server's, when it comes up while a table is used."""
+    """Whether an error of this kind, while a table is used, is the table's fault and not the server's."""
     return kind in _OF_THE_TABLE
 
 

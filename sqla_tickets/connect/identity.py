@@ -124,7 +124,7 @@ def identify(
 
 
 def _row(cursor: DBAPICursor, dialect: TicketDialect, question: Statement) -> Sequence[Any] | None:
-    """The one row that a server answers; None of what stands in for one, and need not have any of it."""
+    """The one row that a server answers; None if it stands in for MySQL and lacks what is asked for."""
     for is_again in (False, True):
         try:
             cursor.execute(question.text, ())

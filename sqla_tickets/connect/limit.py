@@ -1,4 +1,4 @@
-"""The connection limit: draws that wait for a new connection, or in a queue for that of another draw.
+"""The connection limit: draws wait for a new connection, or in a queue for another draw's.
 
 A server lets in a hundred connections or two, for all its clients. Hundreds of tasks that draw at once do not
 open one each: the rest of them queue, and a draw takes a millisecond.
@@ -48,7 +48,7 @@ class Waiter(Protocol):
 
     @property
     def cancelled(self) -> object:
-        """None while it is to wait."""
+        """Why it was cancelled; None while it waits."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class ConnectionRequest(_Wait):
 
     @property
     def can_be_cancelled(self) -> bool:
-        """Whether those before get no answer, so that it may be better to ask another server."""
+        """Whether the draws before it get no answer, so that another server may be better."""
         return self._waiter.is_stuck
 
     @property

@@ -242,7 +242,7 @@ class SequenceBuffer:
         return taken
 
     def _split_oldest(self, most: int) -> Block:
-        """Take so many tickets of the oldest block at most."""
+        """Take at most ``most`` tickets of the oldest block."""
         tickets, expires = oldest = self.blocks[0]
         if len(tickets) > most:
             self.blocks[0] = Block(tickets[most:], expires)
@@ -272,7 +272,7 @@ class SequenceBuffer:
         self.ready.until = min(self.ready.expires, at)
 
     def put(self, blocks: Sequence[Block]) -> None:
-        """Keep blocks, unless nothing is to be held any more."""
+        """Keep blocks, or discard them after `close`."""
         with self._lock:
             is_open = self.is_open
             for block in blocks if is_open else ():
@@ -306,7 +306,7 @@ class SequenceBuffer:
         return dropped
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Drop all tickets, and keep no later ones."""
         with self._lock:
             dropped, self.is_open = self._count(), False
             self.ready.tickets.clear()

@@ -51,7 +51,7 @@ class Failover:
         pool: its name.
         servers: of the pool.
         events: the dispatcher, for each fail-over to another server.
-        random_start: which server the first draw of a sequence begins with, counted on beyond the last one.
+        random_start: the number of the server that a sequence's first draw begins with, modulo their number.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def _coming_back(
 ) -> Iterator[TicketServer]:
     """The unresponsive servers that answer a probe in time, as their answers arrive.
 
-    What was held against the table is asked of the draw: its breaker may be open because the server was unresponsive.
+    The table's breaker is ignored: it may be open because the server was unresponsive.
     """
     while unresponsive:
         is_last = next(polls, None) is None

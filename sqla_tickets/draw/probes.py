@@ -47,7 +47,7 @@ class Probes:
         return any(probe.since > alive_at for probe in self.under_way)
 
     def begin(self, stale: float) -> Probe | None:
-        """A new one; None while another one is to be waited for.
+        """A new one; None while another one is awaited.
 
         Args:
             stale: seconds after which one is not waited for any longer.
@@ -66,7 +66,7 @@ class Probes:
             return probe in others and probe.since >= max(alive_at, *(p.since for p in others))
 
     def answered(self, probe: Probe) -> None:
-        """No older one says anything new, nor does this one any more."""
+        """It was answered: neither this one nor an older one is awaited any more."""
         with self._lock:
             for other in self.under_way:
                 if other.since <= probe.since:

@@ -22,7 +22,7 @@ class DuplicateServers:
         self._servers, self._is_reported = servers, False
 
     def report(self, server: ServerAccess) -> None:
-        """Log once that a server is another one, too.
+        """Log once that a server is another one of the pool.
 
         Of two members of one cluster, the one with the larger offset is not drawn from any more.
         """
@@ -59,7 +59,7 @@ class DuplicateServers:
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The server of the pool that is this one's cluster already, as it has a smaller offset."""
+        """The pool's other member of this server's cluster, if it has a smaller offset."""
         if identity is not None and identity.cluster is not None:
             for other in self._servers:
                 if other.offset < server.offset and identity.shares_cluster(other.identity):

@@ -147,7 +147,7 @@ class Peer:
     def _remember(
         self, issuer: Peer, table: TicketTable, token: int | None, number: int, read_in: int
     ) -> bool:
-        """Remember what was read; False when another token was, and it cannot be told yet what that is true of.
+        """Remember what was read; False if it has a new token, and it is not known yet which tickets that is about.
 
         Another token says that the sequence was dropped and created anew. What this process has drawn may be of
         either generation. Up to where the table stands now, it is true of this one, too. Above that, it is of the
@@ -205,7 +205,7 @@ class Peer:
         return 0 if mark is None else mark.number
 
     def read_again(self, table: TicketTable) -> None:
-        """Take it that the mark of a table is not known."""
+        """Treat the mark of a table as unknown."""
         mark = self._marks.get(_key(table))
         if mark is not None:
             self._marks[_key(table)] = mark._replace(read_in=0)
@@ -259,7 +259,7 @@ class Peer:
         return self._write.is_running
 
     def begin_to_write(self, issuers: list[Peer]) -> None:
-        """Begin to write the marks of ``issuers``, or have the write that is running do that, too."""
+        """Begin to write the marks of ``issuers``, or let the running write do that, too."""
         drawn = _drawn(issuers)
         if all(self._known(table) and not self._is_new(table) for _, table in drawn):
             return

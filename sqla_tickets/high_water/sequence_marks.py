@@ -137,7 +137,7 @@ class SequenceMarks:
             peer.store.write([mark], patient=True)
 
     def write_raised(self, above: int, servers: Collection[ServerAccess] | None = None) -> None:
-        """Write that no ticket, of some servers or of all, is to be ``above`` or below from now on."""
+        """Write that every ticket from now on, of some servers or of all, has to be larger than ``above``."""
         for peer in self._peers:
             tables = [
                 (issuer, issuer.server.table(self._name))

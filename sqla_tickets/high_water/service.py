@@ -83,7 +83,7 @@ class HighWaterService:
     ) -> None:
         """Read from the peers how far a table's tickets had been issued.
 
-        One caller asks; others that come in the meantime wait for its answers. When it is cancelled, one of
+        One caller asks; others that come in the meantime wait for its answers. If it is cancelled, one of
         them asks.
 
         Args:
@@ -221,7 +221,7 @@ class HighWaterService:
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The server of the pool that is this one's cluster already, as it has a smaller offset."""
+        """The pool's other member of this server's cluster, if it has a smaller offset."""
         return self._duplicates.first_of_cluster(server, identity)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
@@ -299,7 +299,7 @@ class HighWaterService:
         """Begin to write what is new to all servers that are well.
 
         Args:
-            server: that was drawn from; the driver of the others has to get on with its way to wait.
+            server: that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
         """
         spread = random.uniform(0.5, 1.0)  # guards no secret
         self._due = time.monotonic() + TIMING.interval_seconds * spread
@@ -308,9 +308,9 @@ class HighWaterService:
                 peer.begin_to_write(self._peers_of(peer.server))
 
     def flush(self) -> None:
-        """Write what is not written yet, for a moment at most, over connections that are idle.
+        """Write the remaining marks over idle connections, for ``flush_seconds`` at most.
 
-        Synchronous code of an event loop does not keep it waiting: there, the last seconds stay unwritten.
+        Synchronous code in an event loop would block the loop: there, the marks of the last seconds stay unwritten.
         """
         is_in_greenlet = in_event_loop()
         if has_running_loop() and not is_in_greenlet:

@@ -121,7 +121,7 @@ class HighWaterStore:
         return "no answer in time" if self._read_error is None else self._read_error.value
 
     def can_be_asked_by(self, drawn: ServerAccess) -> bool:
-        """Whether it can be waited for in the way in which the server of a draw is waited for."""
+        """Whether a draw from ``drawn`` can wait for it: a synchronous one cannot wait for an asynchronous driver."""
         return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
 
     def begin(self, work: Callable[[], None]) -> bool:
@@ -154,7 +154,7 @@ class HighWaterStore:
         return answer if answer is not None and self.server.leads_to(answer[0]) else None
 
     def shown(self, name: str) -> list[int | None]:
-        """The number that the server shows of a sequence, to verify a mark by; None for an unknown number."""
+        """The number that the server shows of a sequence, by which marks are judged; None if unknown."""
 
         def read_shown(context: StatementContext) -> list[int | None]:
             marks = _read([name], context)
@@ -191,7 +191,7 @@ class HighWaterStore:
         return self._try(read_number, patient=True)[0]
 
     def last_ticket(self, name: str) -> int | None:
-        """The largest ticket that its own table of a sequence shows; None when that cannot be told."""
+        """The largest ticket that its own table of a sequence shows; None if unknown."""
         return self._try(functools.partial(_number, name))[0]
 
     # -- writing
@@ -310,7 +310,7 @@ def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
 
 
 def _number(name: str, context: StatementContext) -> int | None:
-    """How far the sequence has come on this server; None where that cannot be told."""
+    """How far the sequence has come on this server; None if unknown."""
     try:
         found = inspection.describe(context, name)
     except TicketError:
