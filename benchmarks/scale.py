@@ -21,6 +21,7 @@ class Scale:
         flushes: how many rows are flushed, in turn.
         rows: of the flush that is looked at more closely, with delays and with children.
         parents: of the flush with ten children each.
+        copied: rows of an INSERT ... SELECT.
         transactions: with a single row, in one round.
         tasks: how many tasks insert, in turn.
         delays: of a reply, in ms.
@@ -37,6 +38,7 @@ class Scale:
     flushes: tuple[int, ...]
     rows: int
     parents: int
+    copied: int
     transactions: int
     tasks: tuple[int, ...]
     delays: tuple[float, ...]
@@ -54,6 +56,7 @@ FULL = Scale(
     flushes=(1, 10, 100, 1_000, 10_000, 100_000),
     rows=10_000,
     parents=1_000,
+    copied=1_000_000,
     transactions=300,
     tasks=(1, 10, 100, 500),
     delays=(0.5, 5.0),
@@ -69,6 +72,7 @@ QUICK = Scale(
     flushes=(1, 100),
     rows=200,
     parents=20,
+    copied=20_000,
     transactions=20,
     tasks=(1, 50),
     delays=(0.5, 5.0),
@@ -85,6 +89,7 @@ SMOKE = Scale(
     flushes=(1, 5),
     rows=5,
     parents=2,
+    copied=50,
     transactions=2,
     tasks=(1, 2),
     delays=(0.5,),

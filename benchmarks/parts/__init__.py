@@ -10,6 +10,7 @@ from benchmarks.parts import (
     parallel,
     profile,
     scale,
+    selecting,
     snowflakes,
     tasks,
 )
@@ -36,6 +37,7 @@ PARTS = {
         Part("snowflakes", "ids that sort by time, and flushes with them", snowflakes.snowflakes),
         Part("children", "ORM flush of parents with children", inserting.children),
         Part("core", "Core executemany", inserting.core),
+        Part("selecting", "INSERT ... SELECT", selecting.selecting),
         Part("transactions", "transactions of a single row", inserting.transactions),
         Part("tasks", "single rows from 1 to 500 asyncio tasks", tasks.single_rows),
         Part(

@@ -31,7 +31,7 @@ def of(key: str, **rows: Sequence[float]) -> Comparison:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_smallest_run_leaves_results_tables_and_figures(tmp_path: Path) -> None:
-    parts = "draw,blocks,snowflakes,flush,children,core,transactions,tasks,costs"
+    parts = "draw,blocks,snowflakes,flush,children,core,selecting,transactions,tasks,costs"
     done = run("--servers", "sqlite", "--parts", parts, "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     results = Results.load(tmp_path / "results.json")
