@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     ForeignKey,
@@ -19,7 +21,9 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     Uuid,
+    create_engine,
     delete,
+    event,
     func,
     insert,
     literal,
@@ -30,6 +34,7 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -40,7 +45,9 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
+import albums
 from sqla_tickets import (
+    AsyncTicketPool,
     NoTicketServer,
     SnowflakeSequence,
     TicketArgumentError,
@@ -441,3 +448,83 @@ def test_other_constraints_are_not_retried(site: Site) -> None:
         connection.execute(insert(orders).values(order_id=10))
     assert len(counted.inserts) == 3
     assert [order[0] for order in site.rows(orders)] == [7, 8, 10]
+
+
+def test_schemas(serve: Serve, app_kind: str, tmp_path: Path) -> None:
+    own = MetaData()
+    site = serve(own)
+    engine = site.engine
+    if app_kind == "sqlite":
+        engine = create_engine("sqlite://")
+        event.listen(
+            engine, "connect", lambda c, _: c.execute(f"ATTACH '{tmp_path}/other.db' AS other")
+        )
+    table = Table(
+        "a table",
+        own,
+        Column("id", BigInteger, TicketSequence("tables"), primary_key=True),
+        Column("x", Integer),
+        schema="per_tenant",
+    )
+    schema = engine.url.database if app_kind in {"mysql", "mariadb"} else "other"
+    if app_kind == "postgresql":
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE SCHEMA other")
+    site.pool.create_table("tables")
+    translated = engine.execution_options(schema_translate_map={"per_tenant": schema})
+    with translated.begin() as connection:
+        own.create_all(connection)
+        rows = union_all(*(select(literal(n)) for n in range(3)))
+        assert insert_from_select(connection, table, ["x"], rows) == 3
+        assert len(connection.execute(select(table)).all()) == 3
+
+
+def test_example_copies_an_album(serve: Serve) -> None:
+    site = serve(albums.Base.metadata)
+    with site.session() as session:
+        album = albums.Album(title="Beach")
+        session.add(album)
+        session.flush()
+        photos = [albums.Photo(album_id=album.id, title=f"Wave {n}") for n in range(10)]
+        session.add_all(photos)
+        session.flush()
+        tags = [(photo, word) for photo in photos for word in ("sea", photo.title)]
+        session.add_all(albums.Tag(photo_id=photo.id, word=word) for photo, word in tags)
+        copy = albums.copy_album(session, album)
+        session.commit()
+        found = select(albums.Photo.title, albums.Tag.word).join(
+            albums.Tag, albums.Tag.photo_id == albums.Photo.id
+        )
+        pairs = session.execute(found.where(albums.Photo.album_id == copy.id)).all()
+    assert len(pairs) == 20
+    assert all(word in ("sea", title) for title, word in pairs)
+
+
+ASYNC = {
+    "sqlite": "sqlite+aiosqlite",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mysql+aiomysql",
+    "postgresql": "postgresql+asyncpg",
+}
+
+
+async def test_asynchronous_session_and_connection(
+    serve: Serve, app_kind: str, app_url: URL, tmp_path: Path
+) -> None:
+    site = serve(metadata)
+    with site.engine.begin() as connection:
+        connection.execute(insert(words), [{"id": n, "word": word} for n, word in enumerate(WORDS)])
+    engine = create_async_engine(app_url.set(drivername=ASYNC[app_kind]))
+    copy: Any = (photos, ["title"], select(words.c.word))
+    pool = AsyncTicketPool([f"sqlite+aiosqlite:///{tmp_path}/async{n}.db" for n in (1, 2)])
+    await pool.create_table("photos", start=1_000)
+    async with pool, AsyncSession(engine) as session:
+        with pool.attached(metadata):
+            assert await session.run_sync(insert_from_select, *copy) == 5
+            with pytest.raises(TicketArgumentError, match=r"run_sync\(insert_from_select"):
+                insert_from_select(cast("Session", session), *copy)
+        await session.commit()
+    async with engine.begin() as async_connection:  # with tickets that a thread waits for
+        assert await async_connection.run_sync(insert_from_select, *copy) == 5
+    await engine.dispose()
+    assert len(titles(site)) == 10
