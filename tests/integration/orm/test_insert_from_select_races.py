@@ -360,13 +360,13 @@ def test_tickets_without_the_lock(
     ticket_kind: str,
 ) -> None:
     """Each is one draw of Flickr's table: few are served, many are refused before they are drawn."""
-    pool = open_pool(ticket_urls)
-    pool.create_table("photos", layout="replace")
+    open_pool(ticket_urls).create_table("photos", layout="replace")
     for number, url in enumerate(ticket_urls):
         server = servers.shared(ticket_kind, number)
         assert isinstance(server, MySQLLike)
         with server.administrator() as cursor:
             cursor.execute(f"REVOKE LOCK TABLES ON `{url.database}`.* FROM '{url.username}'@'%'")
+    pool = open_pool(ticket_urls)  # a connection keeps the privileges that it began with
     with pool.attached(metadata), site.engine.begin() as connection:
         assert insert_from_select(connection, *COPY) == 5
         add_words_on(connection, 95)
