@@ -1,8 +1,9 @@
 """The command ``sqla-tickets``: it shows, checks and changes ticket servers for their operators.
 
 It needs the extra ``cli``; the library itself never imports it. `commands` has the commands, and `options` what
-several of them take; `config` finds their pools, `output` prints. Each calls one module: `doctor`, whose checks
-are one function each, `status`, `audit` with its `shards`, or `plans`, which change servers. `inspection` asks them.
+several of them take; `config` finds their pools, `output` prints, and `waiting` shows who is waited for. Each calls one
+module: `doctor`, whose checks are one function each, `status`, `audit` with its `shards`, or `plans`, which change
+servers and which `execution` shows, asks for and runs. `inspection` asks the servers.
 """
 
 from __future__ import annotations

@@ -54,10 +54,11 @@ def execute(
     Raises:
         TicketError: the only plan failed as a whole.
     """
-    asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and sys.stderr.isatty()
+    is_seen = sys.stderr.isatty() or sys.stdout.isatty()
+    asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and is_seen
     if asks or not as_json:
         output.show(_steps(plans), is_error=as_json)
-    if asks and not click.confirm("Do this? It cannot be undone.", err=True):
+    if asks and not _is_agreed():
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
     with spinner(asked):
@@ -79,6 +80,12 @@ def execute(
         output.show(_result(done.proofs, failures, following))
     if failures:
         raise SystemExit(FAILED)
+
+
+def _is_agreed() -> bool:
+    """Ask on that output which is shown; `input` would ask on stderr alone."""
+    click.echo("Do this? It cannot be undone. [y/N] ", nl=False, err=sys.stderr.isatty())
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _carry_out(plans: Sequence[Plan]) -> _Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -60,6 +61,15 @@ def test_what_cannot_be_undone_is_asked_for(
 ) -> None:
     arguments = [word.format(folder=tmp_path) for word in command]
     with in_a_terminal([*COMMAND, *arguments, *on]) as (_, terminal):
+        read_until(terminal, "[y/N]")
+
+
+@pytest.mark.parametrize("hidden", ["1", "2"], ids=["stdout", "stderr"])
+def test_terminal_is_asked_while_one_of_its_outputs_is_not_shown(
+    pool: TicketPool, on: list[str], hidden: str
+) -> None:
+    words = shlex.join([*COMMAND, "raise", "photos", "--above", "5000", *on])
+    with in_a_terminal(["/bin/sh", "-c", f"{words} {hidden}>/dev/null"]) as (_, terminal):
         read_until(terminal, "[y/N]")
 
 
