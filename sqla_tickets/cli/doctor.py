@@ -396,7 +396,8 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             ),
             fix=(
                 f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
-                " then change the passwords of all users who could write it."
+                " then NodeLeases(pool).create_table(), as the row -1 may be one of them, and change the passwords of"
+                " all users who could write it."
             ),
         )
 
