@@ -14,6 +14,7 @@ from sqlalchemy import (
     URL,
     BigInteger,
     ClauseElement,
+    ColumnElement,
     Connection,
     CursorResult,
     Dialect,
@@ -590,6 +591,21 @@ class TicketDialect(ABC):
     def inserted_rows(self, connection: Connection, result: CursorResult[Any]) -> int:
         """How many rows an INSERT has inserted, which has just been executed."""
         return result.rowcount
+
+    def failing(self, number: ColumnElement[int]) -> ColumnElement[int] | None:
+        """An expression of which the first value ends the statement with an error, before a trigger or a rule sees the row.
+
+        Args:
+            number: of the row, a column: what is constant might be computed for other rows, too.
+
+        Returns:
+            None where nothing keeps a row that a statement inserts from the table and its keys.
+        """
+        return None
+
+    def is_failing(self, error: BaseException) -> bool:
+        """Whether a driver's error is that of `failing`."""
+        return False
 
     def count_as_insert(self, connection: Connection, count: Select[Any]) -> int | None:
         """Count rows as an INSERT ... SELECT finds them; None where any SELECT finds the same ones.

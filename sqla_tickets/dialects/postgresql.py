@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Insert, Table
+from sqlalchemy import BigInteger, ColumnElement, Insert, String, Table, cast, literal
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from ..errors import TicketArgumentError
@@ -23,6 +23,8 @@ from .base import (
 from .facts import Grant, Role, ServerFacts, rows_of
 
 _MAX_KEEPALIVE_SECONDS: Final = 32767  # tcp(7), TCP_KEEPIDLE
+#: What cannot be read as a number, with the number of a row.
+_NO_TICKET: Final = "no ticket for row "
 
 
 class PostgreSQL(TicketDialect):
@@ -201,6 +203,15 @@ class PostgreSQL(TicketDialect):
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415  # takes long, and an engine has done it
 
         return raised_on_conflict(postgresql.insert(table).values(rows), table, value, same)
+
+    # -- tables of an application
+
+    def failing(self, number: ColumnElement[int]) -> ColumnElement[int]:
+        """A trigger or a rule may write rows to other tables, such as those of an older partitioning."""
+        return cast(literal(_NO_TICKET) + cast(number, String), BigInteger)
+
+    def is_failing(self, error: BaseException) -> bool:
+        return _NO_TICKET in str(error)
 
     # -- locks
 

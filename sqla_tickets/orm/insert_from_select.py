@@ -3,8 +3,9 @@
 """``insert_from_select``: INSERT ... SELECT with a ticket for each row, in one statement.
 
 The rows are counted, so many tickets are reserved, and the database gives the row of number k the k-th of them. When
-more rows have appeared since they were counted, the numbering begins again with the first ticket. That violates the
-unique key of the column, the whole statement fails, and another attempt has more tickets.
+more rows have appeared since they were counted, the whole statement fails, and another attempt has more tickets. It
+fails where a row beyond the last ticket is computed. MySQL has no rows that miss their table, and lets them be as fast as
+they can: the numbering begins again with the first ticket, which violates the unique key of the column.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from sqlalchemy import (
     insert,
     inspect,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapper, QueryableAttribute, Session, scoped_session
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.selectable import SelectBase
 from sqlalchemy.types import TypeDecorator
 
 from ..dialects import TicketDialect, find_dialect
-from ..errors import TicketArgumentError, TicketIntegrityError
+from ..errors import TicketArgumentError, TicketError, TicketIntegrityError
 from .default import IdDefault, refuse_database_of, refuse_pointing
 from .inheritance import has_ids
 from .mappers import inspect_mapper, inspect_mappers
@@ -69,8 +70,8 @@ def insert_from_select(
 
     Raises:
         TicketArgumentError: a row could get no ticket, or two could get one: the message says which, and what to do.
-        TicketError: the tickets could not be drawn. Nothing was inserted.
-        sqlalchemy.exc.IntegrityError: the rows violate a constraint, or their number has grown in each attempt.
+        TicketError: the tickets could not be drawn, or there were more rows in each attempt. Nothing was inserted.
+        sqlalchemy.exc.IntegrityError: the rows violate a constraint; on MySQL also if there were more in each attempt.
     """
     target, mapper = _target_of(table)
     given = [_column_of(target, mapper, name) for name in columns]
@@ -242,8 +243,17 @@ class _Copy:
             tickets = [self._reserve(column, rows) for column in self.drawn]
             try:
                 return self._send(rows, tickets)
-            except IntegrityError as error:
+            except DBAPIError as error:
+                fails = self.dialect.is_failing(cast("BaseException", error.orig))
+                if not fails and not isinstance(error, IntegrityError):
+                    raise
                 more = self._count_again(error, rows, tickets)
+                if fails and attempt == MAX_ATTEMPTS:
+                    raise TicketError(
+                        f"insert_from_select() into {self.table}: in each of {MAX_ATTEMPTS} attempts there were more rows"
+                        f" to insert than a moment before, at last {more} instead of {rows}, and nothing was inserted:"
+                        " keep other clients from adding rows to those that are selected, such as by LOCK TABLE"
+                    ) from error
                 if more <= rows or attempt == MAX_ATTEMPTS:
                     raise
                 rows = more + (more - rows) * 2**attempt  # they may go on to grow
@@ -252,7 +262,7 @@ class _Copy:
     def _count(self) -> int:
         return int(self.connection.scalar(count_of(self.select)) or 0)
 
-    def _count_again(self, error: IntegrityError, before: int, tickets: list[Ranges]) -> int:
+    def _count_again(self, error: DBAPIError, before: int, tickets: list[Ranges]) -> int:
         """How many rows there are after a failure; not more than before if it is another constraint's."""
         found = self._count()
         if found > before or not self._names_ticket(error, tickets):
@@ -261,8 +271,10 @@ class _Copy:
         found = self.dialect.count_as_insert(self.connection, count_of(self.select)) or found
         return found if found > before else before + before // 8 + 8  # such as WHERE rand() < 0.5
 
-    def _names_ticket(self, error: IntegrityError, tickets: list[Ranges]) -> bool:
-        """Whether a violation is that of a first ticket."""
+    def _names_ticket(self, error: DBAPIError, tickets: list[Ranges]) -> bool:
+        """Whether a row had no ticket, or a violation is that of a first one."""
+        if self.dialect.is_failing(cast("BaseException", error.orig)):
+            return True
         names = [
             name
             for column, ranges in zip(self.drawn, tickets, strict=True)
@@ -310,7 +322,9 @@ class _Copy:
 
     def _statement(self, tickets: list[Ranges]) -> Insert:
         names = [*self.given, *self.drawn]
-        statement = insert(self.table).from_select(names, with_tickets(self.select, tickets))
+        statement = insert(self.table).from_select(
+            names, with_tickets(self.select, tickets, self.dialect.failing)
+        )
         for prefix in self.dialect.insert_prefixes:
             statement = statement.prefix_with(prefix)
         return statement

@@ -1,10 +1,12 @@
 """The rows of a SELECT with a ticket for each, as SQL: the k-th row gets the k-th ticket.
 
-Rows beyond the last ticket get tickets from the first one on, which the column's key refuses.
+A row beyond the last ticket ends the statement with an error: one of its own, or that of the column's key, as it gets
+the first ticket.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
 from sqlalchemy import (
@@ -48,33 +50,40 @@ def count_of(rows: SelectBase) -> Select[Any]:
     return select(func.count()).select_from(rows.subquery())
 
 
-def with_tickets(rows: SelectBase, tickets: list[Ranges]) -> Select[Any]:
+def with_tickets(
+    rows: SelectBase,
+    tickets: list[Ranges],
+    failing: Callable[[ColumnElement[int]], ColumnElement[int] | None],
+) -> Select[Any]:
     """The SELECT of the rows and their tickets.
 
     Args:
         rows: of any number of columns.
         tickets: for each column that takes some.
+        failing: the dialect's expression that ends a statement with an error, if it has one.
 
     Raises:
         TicketArgumentError: the order of the rows is not one of their columns.
     """
     columns, order = _columns_and_order(rows)
     number: ColumnElement[int] = func.row_number(type_=BigInteger).over(order_by=order or None)
-    if any(
-        len(ranges) > 1 for ranges in tickets
-    ):  # the number is needed several times, and so a name
+    # where the number is needed several times, it needs a name
+    if failing(number) is not None or any(len(ranges) > 1 for ranges in tickets):
         values = [column for column in columns if not isinstance(column, Null)]
         numbered = select(*values, number.label(_unused_name(values))).subquery()
         *named, number = numbered.c
         found = iter(named)
         columns = [column if isinstance(column, Null) else next(found) for column in columns]
-    return select(*columns, *(_ticket(number, ranges) for ranges in tickets))
+    beyond = failing(number)
+    return select(*columns, *(_ticket(number, ranges, beyond) for ranges in tickets))
 
 
-def _ticket(number: ColumnElement[int], ranges: Ranges) -> ColumnElement[int]:
+def _ticket(
+    number: ColumnElement[int], ranges: Ranges, beyond: ColumnElement[int] | None
+) -> ColumnElement[int]:
     """The ticket of the row of that number, which begins with 1."""
     first, *others = ranges
-    if not others:
+    if not others and beyond is None:
         return _number(first[0]) + (number - _number(1)) % _number(len(first)) * _number(first.step)
     whens: list[tuple[ColumnElement[bool], ColumnElement[int]]] = []
     before = 0
@@ -84,7 +93,7 @@ def _ticket(number: ColumnElement[int], ranges: Ranges) -> ColumnElement[int]:
         before += len(tickets)
         ticket = _number(tickets[0]) + position * _number(tickets.step)
         whens.append((number <= _number(before), ticket))
-    return case(*whens, else_=_number(first[0]))
+    return case(*whens, else_=_number(first[0]) if beyond is None else beyond)
 
 
 def _number(value: int) -> ColumnElement[int]:
