@@ -106,10 +106,12 @@ class Told(NamedTuple):
     Attributes:
         horizon: of the number, in microseconds since 1970; 0 when the server was told nothing.
         now: the server's clock, in microseconds since 1970.
+        holder: host and process that told it.
     """
 
     horizon: int
     now: int
+    holder: str = ""
 
 
 def latest_horizon(now: int, duration: int) -> int:
@@ -161,7 +163,7 @@ _ABANDONED = _ROWS.where(_c.node < _limit, _c.owner != "", _c.expires < server_c
 _ALL = _ROWS.order_by(_c.node)
 _HIGHEST = select(func.max(_c.node)).where(_c.node < _limit, _IS_OWN)
 _OWNER = select(_c.owner).where(_c.node == _number)
-_KNOWN = select(_c.horizon, server_clock()).where(_c.node == _number)
+_KNOWN = select(_c.horizon, server_clock(), _c.holder).where(_c.node == _number)
 _LATER = {"horizon": case((_c.horizon < _until, _until), else_=_c.horizon)}
 _CLAIM = update(TABLE).where(_IS_UNCHANGED, _c.owner == "").values(_CLAIMED | _NEXT)
 _CLAIM_NEW = insert(TABLE).values(_CLAIMED | {"node": _number, "fence": 1})
@@ -301,7 +303,10 @@ def far_horizons(context: StatementContext, duration: int) -> tuple[int, int]:
 def known_horizon(context: StatementContext, node: int) -> Told:
     """This server's record of a peer's number."""
     rows = context.rows(_kept(context, _KNOWN), number=node)
-    return Told(*map(int, rows[0])) if rows else Told(0, 0)
+    if not rows:
+        return Told(0, 0)
+    horizon, now, holder = rows[0]
+    return Told(int(horizon), int(now), str(holder))
 
 
 def record_owner(context: StatementContext, node: int, since: int, claim: Claim) -> Told:
@@ -313,6 +318,9 @@ def record_owner(context: StatementContext, node: int, since: int, claim: Claim)
     """
     while True:
         known = known_horizon(context, node)
+        if (known.horizon, known.holder) == (claim.horizon, claim.holder):
+            # told before, over a connection that was lost then: what it knew was not after ``since``
+            return known._replace(horizon=since)
         if known.horizon > since or _record(context, node, known.horizon, claim):
             return known
 

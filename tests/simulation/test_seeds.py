@@ -102,6 +102,40 @@ def test_renewal_that_begins_during_dispose_keeps_no_number(
     assert not left
 
 
+@pytest.mark.parametrize("kind", ["mysql", "postgresql"])
+def test_peer_that_is_told_twice_of_an_owner_calls_no_server_set_back(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed 30004, 30 s, 40 processes, 3 servers: the connection was lost after it was told, and it told its own horizon."""
+    record, cut = lease_table._record, list[bool]()
+
+    def work(scenario: Scenario) -> None:
+        scenario.create_tables()
+        world, network, pool = scenario.world, scenario.network, scenario.pool()
+        leases, generator = NodeLeases(pool), SnowflakeGenerator(pool, "likes")
+        leases.create_table()
+        for _ in range(4):
+            pool.next_id("photos")  # over connections that are idle then
+
+        def record_and_cut(*arguments: Any) -> bool:
+            is_done = record(*arguments)
+            if not cut:
+                cut.append(is_done)
+                for host in network.hosts.values():
+                    for channel in list(host.channels.values()):
+                        world.at(world.now, channel.cut)
+                world.sleep(0.01)
+            return is_done
+
+        monkeypatch.setattr(lease_table, "_record", record_and_cut)
+        generator.next_id()
+        pool.dispose()
+
+    play(kind, work)
+    assert cut == [True]
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
 def test_address_that_led_to_another_server_uses_up_no_node_numbers() -> None:
     """Seed 26, 10 s: each lease found itself at the peer, took the server for set back, and took the next number."""
     numbers: list[int] = []
