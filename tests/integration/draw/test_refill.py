@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import URL, event
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from sqla_tickets import TicketError, TicketPool, TicketSequence
+from sqla_tickets import TicketArgumentError, TicketError, TicketPool, TicketSequence
 from sqla_tickets.concurrency import pause
 from sqla_tickets.draw import buffer
 from sqla_tickets.events import Draw
@@ -301,7 +301,7 @@ def test_a_fetch_keeps_no_pool_alive(ticket_urls: list[URL]) -> None:
 ENDS_WHILE_IT_FETCHES = """
 import socket, sys, threading
 from sqlalchemy import event
-from sqla_tickets import TicketPool, TicketSequence
+from sqla_tickets import TicketArgumentError, TicketPool, TicketSequence
 photos = TicketSequence("photos", block=100)
 pool = TicketPool(sys.argv[1:], timeout=60)
 pool.next_ids(photos, 90)
@@ -379,10 +379,10 @@ def test_a_fetch_is_a_task_of_the_loop(async_urls: tuple[Route, list[URL]]) -> N
     route.run(work)
 
 
-def test_outside_of_a_loop_the_buffer_still_serves(
+def test_buffer_outlives_its_loop_and_serves_the_next_one(
     async_urls: tuple[Route, list[URL]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A block drawn in a loop can be used up where there is none, without a word."""
+    """Without a loop its tickets are refused, as a draw would be, and stay."""
     route, urls = async_urls
     pool = TicketPool(urls)
 
@@ -392,8 +392,16 @@ def test_outside_of_a_loop_the_buffer_still_serves(
         pool.dispose()
         return ids
 
+    def go_on() -> list[int]:
+        ids = [pool.next_id(PHOTOS) for _ in range(60)]
+        pool.dispose()
+        return ids
+
     ids = route.run(work)
-    ids += [pool.next_id(PHOTOS) for _ in range(60)]
+    with pytest.raises(TicketArgumentError):
+        pool.next_id(PHOTOS)
+    assert buffered(pool) == 60
+    ids += route.run(go_on)
     assert_unique(ids)
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
