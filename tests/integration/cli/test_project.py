@@ -202,6 +202,10 @@ def test_a_terminal_is_asked(folder: Path, answer: bytes, is_written: bool) -> N
             "context.configure(connection=c, autogenerate_plugins=['a.*', \"sqla_tickets\"])  # é",
         ),
         ("é = context.configure(connection=é)", f"é = context.configure(connection=é, {PLUGINS})"),
+        (  # Flask-Migrate's
+            "context.configure(\n    connection=c,\n    **more\n)",
+            f"context.configure(\n    connection=c,\n    **more,\n    {PLUGINS}\n)",
+        ),
         ("context.configure(url=u)", None),
         ("context.configure(connection=c, autogenerate_plugins=PLUGINS)", None),
         ("context.configure(connection=c, autogenerate_plugins=['~sqla_tickets'])", None),
