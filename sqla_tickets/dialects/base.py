@@ -208,6 +208,7 @@ class TicketDialect(ABC):
         failure_ends_transaction: whether a statement that fails does, and so needs a savepoint. Elsewhere it undoes
             what it did itself.
         insert_prefixes: what makes an INSERT undo itself when a key is violated, whatever the table says.
+        insert_limit: the LIMIT of an INSERT ... SELECT, larger than any number of rows, if it has to have one.
         error_codes: what the server's codes mean.
         error_texts: what its messages mean that have no code: regular expressions over lower-case text.
     """
@@ -232,6 +233,7 @@ class TicketDialect(ABC):
     returns_counter: ClassVar[bool] = True
     failure_ends_transaction: ClassVar[bool] = True
     insert_prefixes: ClassVar[tuple[str, ...]] = ()
+    insert_limit: ClassVar[int | None] = None
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {}
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {}
 

@@ -97,6 +97,8 @@ class MySQL(TicketDialect):
     layouts: ClassVar[tuple[LayoutName, ...]] = ("replace", "counter")
     begin = None
     failure_ends_transaction = False
+    # a mixed binary log, MariaDB's default, takes the rows then: replicas that got the text could number them otherwise
+    insert_limit = 2**63 - 1
     returns_counter = False
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {
         1213: ErrorKind.DEADLOCK,

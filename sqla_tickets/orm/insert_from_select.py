@@ -322,9 +322,8 @@ class _Copy:
 
     def _statement(self, tickets: list[Ranges]) -> Insert:
         names = [*self.given, *self.drawn]
-        statement = insert(self.table).from_select(
-            names, with_tickets(self.select, tickets, self.dialect.failing)
-        )
+        rows = with_tickets(self.select, tickets, self.dialect.failing)
+        statement = insert(self.table).from_select(names, rows.limit(self.dialect.insert_limit))
         for prefix in self.dialect.insert_prefixes:
             statement = statement.prefix_with(prefix)
         return statement

@@ -33,6 +33,7 @@ from sqla_tickets import (
     TicketArgumentError,
     TicketError,
     TicketIntegrityError,
+    TicketPool,
     TicketSequence,
     insert_from_select,
 )
@@ -387,6 +388,23 @@ def test_trigger_that_leaves_rows_out(site: Site) -> None:
         site.engine.begin() as connection,
     ):
         assert insert_from_select(connection, photos, ["title"], rows) == 5
+    check(site, 5)
+
+
+def test_replicas_get_rows_and_no_statement(servers: ServerFixtures, tickets: TicketPool) -> None:
+    """A replica may read the source in another order, and would give the tickets to other rows."""
+    server = servers.new_mariadb("--log-bin=binlog", "--server-id=1", "--binlog-format=MIXED")
+    engine = create_engine(servers.fresh_database(server), poolclass=NullPool)
+    site = Site(engine, tickets, metadata)
+    add_words(engine, 5)
+    with engine.begin() as connection:
+        assert insert_from_select(connection, *COPY) == 5
+    tickets.detach(metadata)
+    with server.administrator() as cursor:
+        cursor.execute("SHOW BINLOG EVENTS")
+        events = [str(event) for event in cursor.fetchall()]
+    assert any("CREATE TABLE photos" in event for event in events)
+    assert not any("Query" in event and "INSERT INTO photos" in event for event in events)
     check(site, 5)
 
 
