@@ -231,6 +231,7 @@ class Scenario:
             nemesis = self.nemesis
             ways = (
                 nemesis.restore,
+                nemesis.restore,
                 nemesis.promote_replica,
                 nemesis.promote_replica,
                 nemesis.reset_numbers,
