@@ -12,15 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..concurrency import (
-    SharedCall,
-    SingleFlight,
-    has_running_loop,
-    in_event_loop,
-    pause,
-    random,
-    time,
-)
+from ..concurrency import SharedCall, SingleFlight, has_running_loop, pause, random, time
 from ..connect.connection import Connection
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
@@ -308,14 +300,13 @@ class HighWaterService:
                 peer.begin_to_write(self._peers_of(peer.server))
 
     def flush(self) -> None:
-        """Write the remaining marks over idle connections, for ``flush_seconds`` at most.
+        """Write what is not written yet, for a moment at most, over idle connections.
 
-        Synchronous code in an event loop would block the loop: there, the marks of the last seconds stay unwritten.
+        An event loop is not kept waiting; there, the last seconds stay unwritten.
         """
-        is_in_greenlet = in_event_loop()
-        if has_running_loop() and not is_in_greenlet:
+        if has_running_loop():
             return
-        peers = [p for p in self._peers if is_in_greenlet or not p.server.engine.dialect.is_async]
+        peers = [peer for peer in self._peers if not peer.server.engine.dialect.is_async]
         for peer in peers:
             if peer.store.is_well and peer.server.connections.has_idle:
                 peer.begin_to_write(self._peers_of(peer.server))

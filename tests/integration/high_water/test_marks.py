@@ -17,7 +17,6 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from sqla_tickets import (
-    AsyncTicketPool,
     TicketArgumentError,
     TicketError,
     TicketIntegrityError,
@@ -28,7 +27,6 @@ from sqla_tickets.concurrency import pause
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import server as server_module
-from sqla_tickets.high_water import service
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
@@ -171,25 +169,6 @@ def test_marks_are_only_raised(ticket_urls: list[URL], open_pool: OpenPool) -> N
         thread.join()
     ids = [ticket for some in drawn for ticket in some]
     assert_unique(ids)
-    assert marks_on(ticket_urls[1])["photos", 1] == max(of(ids, 1))
-    assert marks_on(ticket_urls[0])["photos", 2] == max(of(ids, 2))
-
-
-@pytest.mark.ticket_servers("mariadb")
-@pytest.mark.parametrize("driver", ["asyncmy", "pymysql"])
-def test_dispose_in_an_event_loop_writes_marks(
-    ticket_urls: list[URL], driver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip(driver)
-    set_timing(monkeypatch, service, interval_seconds=3600.0)
-
-    async def draw() -> list[int]:
-        urls = [url.set(drivername=f"mysql+{driver}") for url in ticket_urls]
-        async with AsyncTicketPool(urls) as pool:
-            await pool.create_table("photos")
-            return [await pool.next_id("photos") for _ in range(20)]
-
-    ids = asyncio.run(draw())
     assert marks_on(ticket_urls[1])["photos", 1] == max(of(ids, 1))
     assert marks_on(ticket_urls[0])["photos", 2] == max(of(ids, 2))
 
