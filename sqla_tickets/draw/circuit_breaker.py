@@ -22,6 +22,7 @@ class CircuitBreaker:
         timed_out: whether the server was unresponsive, so that another attempt may cost a time-out.
         refused: whether the server refused the connection, so that the error is that of all its tables.
         failures: how many there were since the last success.
+        opened_at: when it opened last, by ``time.monotonic()``; further failures do not count.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class CircuitBreaker:
         self.timed_out = self.refused = False
         self._tripped_at = self._next_attempt = 0.0
         self.failures = 0
-        self._asked_at = 0.0
+        self.opened_at = self._asked_at = 0.0
         self._found: tuple[float, TicketError] | None = None
 
     @property
@@ -61,6 +62,8 @@ class CircuitBreaker:
         )
         self.failures += 1
         self._tripped_at = now = time.monotonic()
+        if self.reason is None:
+            self.opened_at = now
         self._next_attempt = now + wait * _jitter()
         self.timed_out, self.refused, self.reason = timed_out, refused, reason
 

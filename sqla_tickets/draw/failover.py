@@ -152,7 +152,7 @@ def servers_to_try(
     2. Those that have failed before, but fail fast.
     3. Those that this draw has tried and that are worth a second try: it was sent elsewhere too early, an idle
        connection was dead (a firewall may have cut all of them), or they have answered others since.
-    4. The unresponsive ones, once a probe is answered; all of them together are given the time of one.
+    4. The unresponsive ones, once a probe is answered.
     5. Those whose tables serve a queue of others: the draw joins the queue again.
 
     Args:
@@ -173,8 +173,7 @@ def servers_to_try(
         if server.breaker.timed_out:
             probe(server, TIMING.stale_forced_probe_seconds)
     left_out: list[TicketServer] = []
-    timeouts = [server.timeouts.timeout_seconds for server in servers]
-    polls = _polls(min(began + sum(timeouts), time.monotonic() + max(timeouts)))
+    polls = _polls(_last_poll(servers, began))
     yield from _forced_trials(ring, name, failures, left_out, polls)
     for server in ring:
         if _is_to_be_asked_again(server, name, failures[server]):
@@ -187,6 +186,21 @@ def servers_to_try(
             if _is_a_queue(server, name, failures[server], began):
                 yield server
         began = now
+
+
+def _last_poll(servers: Sequence[TicketServer], began: float) -> float:
+    """Until when a draw waits for probes, by ``time.monotonic()``.
+
+    They are given a moment, as a server that has hung for long delays no draw. While the outage of all servers is
+    younger than a time-out, they are given the rest of that: one that was frozen has much to catch up with.
+    """
+    timeouts = [server.timeouts.timeout_seconds for server in servers]
+    failed = [
+        server.breaker.opened_at - server.breaker.timed_out * server.timeouts.timeout_seconds
+        for server in servers
+    ]
+    last = max(time.monotonic() + TIMING.probe_wait_seconds, max(failed) + max(timeouts))
+    return min(last, began + sum(timeouts))
 
 
 def _polls(end: float) -> Iterator[float]:

@@ -24,6 +24,7 @@ class Timing:
         deadlock_doublings: how often it is doubled at most.
         max_inspections: how often one draw inspects a table again whose columns are not what they were a moment ago.
         remembered_blocks: how many blocks of a table are compared with one that comes late.
+        probe_wait_seconds: how long a draw waits at least for probes of servers that have hung for a while.
         probe_pause_seconds: how long a draw that no server has answered waits at least between two polls of the probes.
         probe_pause_part: the part of its wait so far that it waits at least.
         queue_seconds: for how long at most a draw that waits for a lock in vain checks whether others are served.
@@ -78,6 +79,7 @@ class Timing:
     deadlock_doublings: int = 5
     max_inspections: int = 5
     remembered_blocks: int = 128
+    probe_wait_seconds: float = 0.2
     probe_pause_seconds: float = 0.005
     probe_pause_part: float = 0.1
     queue_seconds: float = 0.5
