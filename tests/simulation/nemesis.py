@@ -142,6 +142,11 @@ class Nemesis:
         self._back_up()
         self._later()
 
+    def choose_only(self, *kinds: Callable[[], None]) -> None:
+        """Choose these kinds alone, as often as all of them together."""
+        self._pause *= len(kinds) / ALL_KINDS
+        self.kinds = list(kinds)
+
     def _later(self) -> None:
         pause = self._pause * ALL_KINDS / len(self._choices())
         self._world.at(self._world.now + self._random.expovariate(1 / pause), self._next)

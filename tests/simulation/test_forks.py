@@ -23,7 +23,7 @@ class _Forks(Scenario):
 
     def __init__(self, world: World, *options: object) -> None:
         super().__init__(world, *options)  # type: ignore[arg-type]  # as they are
-        self.nemesis.kinds = [self.nemesis.fork_process, self.nemesis.kill_process]
+        self.nemesis.choose_only(self.nemesis.fork_process, self.nemesis.kill_process)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -52,7 +52,7 @@ class _Images(Scenario):
 
     def __init__(self, world: World, *options: object) -> None:
         super().__init__(world, *options)  # type: ignore[arg-type]  # as they are
-        self.nemesis.kinds = [self.resume_image]
+        self.nemesis.choose_only(self.resume_image)
         weights = self.habits.weights | {"make_ids": 10.0, "buffered": 0.0, "flush": 0.0}
         self.habits = replace(self.habits, weights=weights, lease_seconds=LEASE_SECONDS)
 

@@ -267,6 +267,7 @@ def test_stories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Story.remember = lambda blocks: set_timing(monkeypatch, table_state, remembered_blocks=blocks)
     monkeypatch.setattr(circuit_breaker, "time", Story.clock)
     monkeypatch.setattr(failover, "pause", Story.clock.pause)
+    monkeypatch.setattr(failover, "time", Story.clock)
     for module in (service, peer, store):
         monkeypatch.setattr(module, "time", Story.clock)
     for module in (buffer, pool_module):
