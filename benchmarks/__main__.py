@@ -24,7 +24,7 @@ from tests.support.servers.base import ServerMissing
 
 SCALES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 #: Where the documentation takes the figures from, and where those of quick runs go.
-DOCS, BUILD = Path("docs/performance"), Path("build/benchmarks")
+DOCS, BUILD = Path("docs/understand/performance"), Path("build/benchmarks")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Takes the pictures of `sqla-tickets` for the handbook, from real runs: `make screenshots`.
 
 Starts ticket servers and shards, puts wrong what there is to be shown, runs the command as a terminal
-would, and writes `docs/operations/*.svg`. Addresses of this machine are replaced by names; nothing else.
+would, and writes `docs/pictures/*.svg`. Addresses of this machine are replaced by names; nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.draws import grant_only, run
 from tests.support.servers import MariaDB, ServerRegistry
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "docs" / "operations"
+FOLDER = ROOT / "docs" / "pictures"
 ROWS = 100_000
 LEAST = ("SELECT", "INSERT", "UPDATE", "DELETE", "LOCK TABLES", "CREATE")
 DARK = "18181f f06c75 98c379 e5c07b 61afef c678dd 56b6c2 abb2bf"
@@ -114,7 +114,7 @@ def picture(site: Site, name: str, shown: str, arguments: Sequence[str], width: 
         title="sqla-tickets", theme=theme, code_format=FRAME, unique_id=f"tickets-{name}"
     )
     (FOLDER / f"{name}.svg").write_text(re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE))
-    print(f"docs/operations/{name}.svg: exit code {done.returncode}")
+    print(f"docs/pictures/{name}.svg: exit code {done.returncode}")
 
 
 @contextlib.contextmanager

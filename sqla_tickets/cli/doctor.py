@@ -1,6 +1,6 @@
 """Checks of ticket servers for whatever can make ids repeat, or draws fail: one function for each.
 
-A new check is a function here with ``@check``, its `Code`, and a row with both names in ``docs/operations/index.md``. It may read every
+A new check is a function here with ``@check``, its `Code`, and a row with both names in ``docs/reference/commands.md``. It may read every
 variable, and the counters that the kind's ``facts()`` has; where one is missing, its check finds nothing. Another fact of the server is a
 field of `ServerFacts`, which ``facts()`` fills and `cli.inspection` copies. One that needs the pool is read by `cli.inspection`.
 

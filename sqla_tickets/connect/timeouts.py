@@ -40,7 +40,7 @@ from typing import Final
 class Timeouts:
     """The time-outs of one ticket server, as ``TicketPool(timeout=, lock_wait=)`` sets them.
 
-    A default stands as a number in the text of `TicketPool`, README and docs/how-a-draw-works, too.
+    A default stands as a number in the text of `TicketPool`, README and docs/understand/how-a-draw-works, too.
 
     Attributes:
         timeout_seconds: how long the server may send nothing, on all connections of the process. If it is shorter than a draw takes on

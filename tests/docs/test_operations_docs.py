@@ -19,7 +19,11 @@ from sqla_tickets.cli.doctor import CHECKS, Code
 from sqla_tickets.contrib.prometheus import TicketCollector
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "operations").glob("*.md"))
+PAGES = [
+    *sorted((ROOT / "docs" / "operate").glob("*.md")),
+    ROOT / "docs" / "reference" / "commands.md",
+    ROOT / "docs" / "reference" / "metrics.md",
+]
 PAGE = "\n".join(page.read_text() for page in PAGES)
 
 

@@ -1,4 +1,4 @@
-"""The README's own servers: started, drawn from and ended by its commands, as a newcomer would."""
+"""The first two real servers: started, drawn from and ended by a page's commands, as a newcomer would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.servers import ServerFixtures
 from tests.support.servers.ports import free_port
 from tests.support.servers.reaper import Reaper
 
-README = ROOT / "README.md"
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "start" / "two-servers.md"
 CREATION = "tickets.create_all(Base.metadata)"
 #: Seconds after which a command hangs, on the slowest machine.
 BOUND = 150.0
@@ -42,13 +42,13 @@ class Terminal:
         self._ports = {"3301": free_port(), "3302": free_port()}
 
     def with_ports(self, text: str) -> str:
-        """The README's text with the ports of this test."""
+        """The page's text with the ports of this test."""
         first, second = self._ports.values()
         text = text.replace("330$n", f"$((n == 1 ? {first} : {second}))")
         return re.sub(r"\b330[12]\b", lambda found: str(self._ports[found[0]]), text)
 
     def enter(self, command: str) -> tuple[int, str]:
-        """Run a command of the README's; its exit code and what it printed."""
+        """Run a command of the page; its exit code and what it printed."""
         command = command.replace("sqla-tickets ", f"{sys.executable} -m sqla_tickets.cli ")
         process = subprocess.Popen(
             ["bash", "-c", self.with_ports(command)],
@@ -89,7 +89,7 @@ def terminal(servers: ServerFixtures) -> Iterator[Terminal]:
 
 def command(word: str) -> str:
     """The one shell block with a word in it."""
-    fences = [token for token in MarkdownIt().parse(README.read_text()) if token.type == "fence"]
+    fences = [token for token in MarkdownIt().parse(PAGE.read_text()) if token.type == "fence"]
     (found,) = (f.content for f in fences if f.info == "sh" and word in f.content)
     return found
 
@@ -106,7 +106,7 @@ def test_a_newcomer_starts_servers_and_ends_one(
 ) -> None:
     module = ModuleType("page")  # SQLAlchemy looks annotations up in it
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    text = README.read_text()
+    text = PAGE.read_text()
     urls = {
         host: f"mysql+pymysql://tickets:secret@127.0.0.1:{where}"
         for host, where in {

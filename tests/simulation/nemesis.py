@@ -308,7 +308,7 @@ class Nemesis:
     def resume_image(self) -> None:
         """Resume a server's virtual machine from an image: once in a world, with an old state and its old uptime.
 
-        Not while a process is frozen: one that has drawn nothing since the image was made cannot tell, as docs/causes.md says.
+        Not while a process is frozen: one that has drawn nothing since the image was made cannot tell, as docs/understand/causes.md says.
         """
         host, now = self._host(), self._world.now
         images = [

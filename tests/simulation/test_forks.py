@@ -82,7 +82,7 @@ class _Images(Scenario):
 
 
 def test_image_that_is_older_than_its_lease_repeats_nothing() -> None:
-    """As docs/time-sorted-ids.md says: its clock of elapsed seconds stood still, its wall clock did not."""
+    """As docs/guide/time-sorted-ids.md says: its clock of elapsed seconds stood still, its wall clock did not."""
     outcome = simulate(1, seconds=8.0, processes=2, kind="mysql", scenario_type=_Images)
     assert outcome.faults["resumed image"] > 5
     assert not outcome.broken_promises

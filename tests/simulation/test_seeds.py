@@ -368,7 +368,7 @@ def test_peer_whose_address_was_mended_has_come_back() -> None:
         pytest.param(
             False,
             marks=pytest.mark.xfail(
-                strict=True, reason="its start is that of before: docs/causes.md, 5"
+                strict=True, reason="its start is that of before: docs/understand/causes.md, 5"
             ),
         ),
     ],

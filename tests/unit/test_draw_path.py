@@ -105,7 +105,7 @@ def test_next_id_without_block_stays_short(pool: TicketPool) -> None:
 
 
 def test_next_id_from_buffer_is_one_call(pool: TicketPool) -> None:
-    """That is the figure of `docs/performance`: a ticket that is there costs no more than a ``pop``."""
+    """That is the figure of `docs/understand/performance`: a ticket that is there costs no more than a ``pop``."""
     photos = TicketSequence("photos", block=1000)
 
     def use_up() -> None:  # after that, many tickets are ready for one call each

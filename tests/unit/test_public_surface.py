@@ -21,7 +21,7 @@ from sqla_tickets import (
     TicketServer,
 )
 
-REFERENCE = Path(sqla_tickets.__file__).parents[1] / "docs/api.md"
+REFERENCE = Path(sqla_tickets.__file__).parents[1] / "docs/reference/api.md"
 ENTRY = re.compile(
     r"^\.\. auto(?:class|exception|data|function):: sqla_tickets\.(\w+)\n((?:   :.*\n)*)",
     re.MULTILINE,

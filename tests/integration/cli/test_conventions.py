@@ -34,7 +34,7 @@ COMMANDS: dict[str, list[str]] = {
 #: They work on a project's files, and are in `test_project.py`.
 ON_FILES = {"init", "template"}
 ASKING = sorted(COMMANDS.keys() - {"grants"})
-PAGE = Path(__file__).parents[3] / "docs" / "operations" / "index.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 FILES = {
     "alembic.ini": (
         "[alembic]\nticket_servers = sqlite:///${WHERE}/a.db sqlite:///${WHERE}/b.db\n"

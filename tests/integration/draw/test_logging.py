@@ -50,7 +50,7 @@ def test_the_handbook_has_every_logger() -> None:
             there.setdefault(name, set()).update(levels_of(module))
     for module in (ROOT / "alembic_ext").rglob("*.py"):
         there["alembic.sqla_tickets"].update(levels_of(module))
-    page = (ROOT / "docs" / "operations" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     told = {name: levels.split(", ") for name, levels in ROW.findall(page)}
     assert told == {name: sorted(levels, key=LEVELS.index) for name, levels in there.items()}
 

@@ -1,4 +1,4 @@
-"""What could repeat an id, where no other test shows what becomes of it: see docs/causes.md."""
+"""What could repeat an id, where no other test shows what becomes of it: see docs/understand/causes.md."""
 
 from __future__ import annotations
 

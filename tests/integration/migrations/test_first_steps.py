@@ -94,7 +94,7 @@ def test_the_edit_that_was_forgotten(app_url: URL, ticket_urls: list[URL], tmp_p
 
 
 def test_the_first_page_says_what_is_done_here() -> None:
-    page = (REPOSITORY / "docs" / "migrations" / "first-steps.md").read_text()
+    page = (REPOSITORY / "docs" / "guide" / "migrations.md").read_text()
     while "\n\n" in page:
         page = page.replace("\n\n", "\n")
     body = GENERATED.partition("import alembic_ext\n")[2]

@@ -1,6 +1,6 @@
-"""The pages of the operations: each statement runs as it is written there.
+"""The reference of the operations: each statement runs as it is written there.
 
-`first-steps.md` and `take-over.md` tell stories, which have tests of their own.
+`migrations.md` and `take-over.md` tell stories, which have tests of their own.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from tests.support.migration_contexts import operations
 from tests.support.projects import REPOSITORY
 from tests.support.servers import ServerFixtures
 
-STORIES = {"first-steps.md", "take-over.md"}
-ON_POSTGRESQL = "shard-id-function.md"
+DOCS = REPOSITORY / "docs"
+REFERENCE = DOCS / "reference" / "migration-operations.md"
+PAGES = [REFERENCE, DOCS / "operate" / "move.md"]
+CREATES, ON_POSTGRESQL = "`create_ticket_table`", "shard_id_function"
 
 
 def statements() -> Iterator[tuple[str, str]]:
-    """Each statement on a page, those that need one another together."""
-    for page in sorted((REPOSITORY / "docs" / "migrations").glob("*.md")):
+    """Each statement with its heading, those that need one another together."""
+    for page in PAGES:
+        lines = page.read_text().splitlines()
         for block in blocks_of(page):
-            if page.name in STORIES:
-                continue
+            heading = next(line for line in reversed(lines[: block.line]) if line.startswith("#"))
             parts = ast.parse(block.text).body
             alone = all(isinstance(part, ast.Expr) for part in parts)
             for text in map(ast.unparse, parts) if alone else [block.text]:
-                yield page.name, text
+                yield heading, text
 
 
 @pytest.mark.ticket_servers("mariadb")
-@pytest.mark.parametrize(("page", "statement"), list(statements()))
+@pytest.mark.parametrize(("heading", "statement"), list(statements()))
 def test_it_runs(
-    page: str,
+    heading: str,
     statement: str,
     default: TicketPool,
     media: TicketPool,
@@ -48,20 +50,21 @@ def test_it_runs(
 ) -> None:
     photos = sa.table("photos", sa.column("id"), sa.column("title"))
     app = sa.URL.create("sqlite", database=str(tmp_path / "app.db"))
-    if page == ON_POSTGRESQL:
+    if ON_POSTGRESQL in heading:
         app = servers.fresh_database(servers.postgresql())
     with operations(default, media, app=app):
         op.execute("CREATE TABLE photos (id BIGINT PRIMARY KEY, title TEXT)")
-        if page != "create.md":
+        if CREATES not in heading:
             default.create_table("photos")
         exec(statement, {"op": op, "photos": photos, "rows": [{"title": "one"}, {"title": "two"}]})
 
 
-def test_every_page_of_an_operation_has_one() -> None:
-    shown = {page for page, _ in statements()}
-    listed = (REPOSITORY / "docs" / "migrations" / "index.md").read_text()
-    assert all(f"{{doc}}`{page.removesuffix('.md')}`" in listed for page in shown)
-    headings = "".join(
-        (REPOSITORY / "docs" / "migrations" / page).read_text().partition("\n")[0] for page in shown
-    )
+def test_every_operation_is_explained() -> None:
+    headings = " ".join(heading for heading, _ in statements())
     assert [name for name in alembic_ext.__all__ if f"`{name}`" not in headings] == []
+    rows = "".join(line for line in REFERENCE.read_text().splitlines() if line.startswith("| [`"))
+    assert [
+        name
+        for name in alembic_ext.__all__
+        if name.replace("drop_shard", "create_shard") not in rows
+    ] == []

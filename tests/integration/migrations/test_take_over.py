@@ -184,7 +184,7 @@ def test_old_and_new_processes_side_by_side(
 
 
 def test_the_page_says_what_is_done_here() -> None:
-    page = (REPOSITORY / "docs" / "migrations" / "take-over.md").read_text()
+    page = (REPOSITORY / "docs" / "guide" / "take-over.md").read_text()
     said = "\n".join(line.strip() for line in page.splitlines())
     commands = [f"{line};" for lines in COUNT_APART.values() for line in lines]
     for block in (GENERATED, CREATED, ALTERED, ON_POSTGRESQL[1].rstrip(")"), *commands):

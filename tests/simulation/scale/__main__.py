@@ -1,6 +1,6 @@
-"""``python -m tests.simulation.scale``: simulate what docs/scale.md says, and write its tables and plots.
+"""``python -m tests.simulation.scale``: simulate what docs/understand/scale.md says, and write its tables and plots.
 
-Without arguments it simulates what is missing in ``docs/scale/simulated.json``, for as long as it takes: half an hour
+Without arguments it simulates what is missing in ``docs/understand/scale/simulated.json``, for as long as it takes: half an hour
 of one core. ``--quick`` simulates three small runs in seconds, and writes nothing.
 """
 

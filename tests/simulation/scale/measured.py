@@ -1,7 +1,7 @@
 """What real servers do on this machine: the points beside the simulated ones.
 
 ``python -m tests.simulation.scale.measured`` starts two MariaDB servers, lets 1 to 16 processes draw as fast as they
-can, and writes ``docs/scale/measured.json``. It takes the best of some short rounds, as other programs may run beside.
+can, and writes ``docs/understand/scale/measured.json``. It takes the best of some short rounds, as other programs may run beside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, from the figures in the files."""
+"""The tables of docs/understand/scale.md, from the figures in the files."""
 
 from __future__ import annotations
 

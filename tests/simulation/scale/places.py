@@ -7,4 +7,4 @@ from typing import Final
 
 __all__ = ["FOLDER"]
 
-FOLDER: Final = Path(__file__).parents[3] / "docs" / "scale"
+FOLDER: Final = Path(__file__).parents[3] / "docs" / "understand" / "scale"

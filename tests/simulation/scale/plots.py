@@ -1,4 +1,4 @@
-"""The plots of docs/scale.md, each for a light page and for a dark one."""
+"""The plots of docs/understand/scale.md, each for a light page and for a dark one."""
 
 from __future__ import annotations
 

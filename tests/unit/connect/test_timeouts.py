@@ -45,7 +45,7 @@ def test_every_function_that_the_text_names_exists() -> None:
 
 
 def test_readme_and_handbook_have_the_same_bound_and_exceptions() -> None:
-    for path in ("README.md", "docs/how-a-draw-works.md"):
+    for path in ("README.md", "docs/understand/how-a-draw-works.md"):
         text = text_of(path)
         assert BOUND.lower() in text.lower(), path
         assert EXCEPTIONS in text, path
