@@ -89,6 +89,8 @@ def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     """Run the tests with one combination."""
     # pip: with which a test installs Alembics
     wanted = ["pip", "-e", ".", "--group", "tests", SQLALCHEMY[sqlalchemy], ALEMBIC[alembic]]
+    if sqlalchemy != "2.1":
+        wanted += ["--group", "ecosystem-2-0"]
     session.install("--quiet", *wanted)
     is_mixed = "corners" in sys.argv and (sqlalchemy, session.python) in MIXED
     what = BETWEEN if is_mixed else []
