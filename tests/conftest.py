@@ -24,6 +24,7 @@ from sqla_tickets import ServerSpec, TicketPool
 from sqla_tickets.dialects import Role
 from tests.support.draws import OpenPool
 from tests.support.drivers import Route
+from tests.support.logging_locks import release_locks
 from tests.support.servers import KINDS, MariaDB, MySQL, PostgreSQL, ServerFixtures, ServerRegistry
 
 # PyMySQL reads all authorities that the machine trusts, for each connection: ten times as long as the
@@ -119,6 +120,12 @@ def _routes_of(item: pytest.Item) -> list[Route]:
 def _is_here(route: Route) -> bool:
     """Whether its driver is installed: one that has to be compiled may not be."""
     return find_spec(route.module.partition(".")[0]) is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport() -> None:
+    """After a time-out, the next tests must not hang."""
+    release_locks()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
