@@ -14,7 +14,9 @@ from sqla_tickets.draw.timing import TIMING
 
 #: Seconds: a server on a loaded machine is slow, which is no error of a fork's.
 PATIENCE = 30.0
-patient = replace(TIMING, first_patience_seconds=PATIENCE, least_patience_seconds=PATIENCE)
+#: The same for its monitor, which falls asleep after them.
+seconds = float(os.environ.get("PATIENCE", PATIENCE))
+patient = replace(TIMING, first_patience_seconds=seconds, least_patience_seconds=seconds)
 hedging.__dict__.update(TIMING=patient)
 PHOTOS = TicketSequence("photos", block=10)
 

@@ -145,7 +145,7 @@ def test_a_pool_imports_what_a_first_draw_would() -> None:
 
 
 def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
-    answers = run_program(environment, ASLEEP + FORKED_BY_C)
+    answers = run_program({**environment, "PATIENCE": "2"}, ASLEEP + FORKED_BY_C)
     assert_apart(answers)
     assert len(answers) == 2
     assert len({answer["imported_by"] for answer in answers}) == 1
@@ -155,7 +155,7 @@ def test_a_fork_that_python_is_not_told_of(environment: dict[str, str]) -> None:
 def test_a_fork_that_python_is_not_told_of_asks_before_it_draws(
     environment: dict[str, str],
 ) -> None:
-    newest, childs = run_program(environment, ASLEEP + ASKED_BY_C)
+    newest, childs = run_program({**environment, "PATIENCE": "2"}, ASLEEP + ASKED_BY_C)
     assert all(child > parent for child, parent in zip(childs, newest, strict=True))
 
 
