@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,16 +56,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--one-kind``, leave one of the kinds and drivers that a test is parametrised with."""
-    if not config.getoption("--one-kind"):
-        return
+    """Share the cases of each test among the kinds; with ``--one-kind``, leave one variant of each case."""
     variants: dict[str, list[pytest.Item]] = {}
     for item in items:
         variants.setdefault(_case_of(item), []).append(item)
-    kept = {id(_one_of(case, variants[case])) for case in variants}
+    if config.getoption("--one-kind"):
+        kept = {id(_one_of(case, variants[case])) for case in variants}
+    else:
+        kept = {id(item) for test in _tests_of(variants) for item in _shared(test)}
     left_out = [item for item in items if id(item) not in kept]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if id(item) in kept]
+
+
+def _tests_of(
+    variants: dict[str, list[pytest.Item]],
+) -> Iterable[dict[str, list[pytest.Item]]]:
+    """The cases of each test, which differ in more than the kinds and drivers."""
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
+    for case, of_case in variants.items():
+        tests.setdefault(case.partition("[")[0], {})[case] = of_case
+    return tests.values()
+
+
+def _shared(cases: dict[str, list[pytest.Item]]) -> Iterator[pytest.Item]:
+    """Each case with SQLite, which is quick, and on one of the servers; each kind of these with one case or more."""
+    covered: Counter[tuple[int, str]] = Counter()
+    seldom = list[pytest.Item]()
+    for case, variants in cases.items():
+        on_servers = [item for item in variants if {*_kinds_of(item)} - {"sqlite"}]
+        is_whole = any(map(_routes_of, variants)) or variants[0].get_closest_marker("every_case")
+        if is_whole or len(cases) == 1 or len(on_servers) < 2:
+            yield from variants
+            continue
+        yield from (item for item in variants if item not in on_servers)
+        on_servers = _not_skipped(on_servers)
+        start = zlib.crc32(case.encode()) % len(on_servers)
+        order = on_servers[start:] + on_servers[:start]
+        chosen = min(order, key=lambda item: sum(covered[at] for at in enumerate(_kinds_of(item))))
+        covered.update(enumerate(_kinds_of(chosen)))
+        seldom += order
+        yield chosen
+    for item in seldom:
+        if not all(covered[at] for at in enumerate(_kinds_of(item))):
+            covered.update(enumerate(_kinds_of(item)))
+            yield item
 
 
 def _case_of(item: pytest.Item) -> str:
@@ -81,21 +117,25 @@ def _case_of(item: pytest.Item) -> str:
 
 def _one_of(case: str, variants: list[pytest.Item]) -> pytest.Item:
     """The variant that stands for all; which one follows from the name, so that the kinds share the tests."""
-    # elsewhere a test of these is skipped
+    if any("route" in getattr(item, "fixturenames", ()) for item in variants):
+        return variants[0]  # the driver that comes along
+    here = [item for item in _not_skipped(variants) if all(map(_is_here, _routes_of(item)))]
+    # MySQL, which starts and alters tables many times slower than the others, has the smallest share.
+    shares = [
+        item for item in here or variants for _ in range(1 if "mysql" in _kinds_of(item) else 3)
+    ]
+    return shares[zlib.crc32(case.encode()) % len(shares)]
+
+
+def _not_skipped(variants: list[pytest.Item]) -> list[pytest.Item]:
+    """Those of a case that run: what asks for a layout of MySQL's and MariaDB's is skipped elsewhere."""
     on_mysql = [
         item
         for item in variants
         if not re.search("replace|convert|to counter", item.nodeid)
         or re.search("mysql|mariadb", item.nodeid)
     ]
-    if any("route" in getattr(item, "fixturenames", ()) for item in variants):
-        return variants[0]  # the driver that comes along
-    on_mysql = [item for item in on_mysql if all(map(_is_here, _routes_of(item)))]
-    # MySQL, which starts and alters tables many times slower than the others, has the smallest share.
-    shares = [
-        item for item in on_mysql or variants for _ in range(1 if "mysql" in _kinds_of(item) else 3)
-    ]
-    return shares[zlib.crc32(case.encode()) % len(shares)]
+    return on_mysql or variants
 
 
 def _kinds_of(item: pytest.Item) -> list[str]:

@@ -24,7 +24,10 @@ from tests.simulation.models.real import model_player, real_player
 from tests.simulation.models.scripts import Event, Step, play, shrunk
 from tests.support.servers import Server, ServerFixtures
 
-pytestmark = pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+pytestmark = [
+    pytest.mark.every_case,
+    pytest.mark.ticket_servers("mariadb", "mysql", "postgresql"),
+]
 
 #: Of random scripts of each sort, which take a few seconds each.
 SEEDS = 3

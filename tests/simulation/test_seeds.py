@@ -361,6 +361,7 @@ def test_peer_whose_address_was_mended_has_come_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgresql"])
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "is_restarted",
     [

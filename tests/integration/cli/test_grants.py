@@ -19,6 +19,8 @@ from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, assert_unique, run
 from tests.support.servers import MySQLLike, PostgreSQL, ServerFixtures
 
+pytestmark = pytest.mark.every_case
+
 SECURITY = Path(__file__).parents[3] / "docs" / "operate" / "security.md"
 KINDS = ("mysql", "mariadb", "postgresql")
 SERVERS = pytest.mark.ticket_servers(*KINDS)

@@ -11,6 +11,8 @@ from sqla_tickets.high_water.statements import MARKS
 from tests.support.draws import OpenPool, assert_unique, run
 from tests.support.servers import ServerFixtures
 
+pytestmark = pytest.mark.every_case
+
 NAMES = [
     "order",
     "my-photos",

@@ -17,6 +17,8 @@ from sqla_tickets.high_water.statements import MARKS
 from tests.support.draws import OpenPool, fresh_pair, run
 from tests.support.servers import ServerFixtures
 
+pytestmark = pytest.mark.every_case
+
 LAYOUTS: list[LayoutName] = ["replace", "counter"]
 #: What the first server's row is set to: a number that others have come to, and what is left after a crash.
 REACHED, LEFT = 201, 101

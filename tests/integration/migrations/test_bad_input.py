@@ -188,6 +188,7 @@ def _urls(pool: TicketPool) -> list[URL]:
     return [server.engine.url for server in pool.servers]
 
 
+@pytest.mark.every_case
 @pytest.mark.ticket_servers("mariadb", "mysql")
 @pytest.mark.parametrize("lacking", ["CREATE", "ALTER", "LOCK TABLES"])
 def test_a_user_without_a_privilege(

@@ -60,6 +60,8 @@ from sqla_tickets import (
 from tests.integration.orm.conftest import Serve
 from tests.support.counting import Inserted, Site, count_inserts, one
 
+pytestmark = pytest.mark.every_case
+
 metadata = MetaData()
 words = Table(
     "words",

@@ -42,6 +42,8 @@ from tests.support.counting import Site
 from tests.support.draws import OpenPool
 from tests.support.servers import MySQLLike, ServerFixtures
 
+pytestmark = pytest.mark.every_case
+
 metadata = MetaData()
 words = Table(
     "words",

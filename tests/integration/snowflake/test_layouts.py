@@ -10,6 +10,8 @@ from sqlalchemy.engine import URL
 
 from sqla_tickets import SNOWFLAKE, SONYFLAKE, BitLayout
 
+pytestmark = pytest.mark.every_case
+
 
 def utc(*parts: int, ms: int = 0) -> datetime:
     year, month, day, *rest = parts
