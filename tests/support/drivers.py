@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqla_tickets.dialects import LayoutName, Role, class_of
 from tests.support.servers import ServerFixtures
 
-__all__ = ["Route", "routes"]
+__all__ = ["Route", "drivers", "routes"]
 
 T = TypeVar("T")
 
@@ -90,6 +90,14 @@ def routes(*kinds: str, is_async: bool | None = None) -> list[Route]:
         if not kinds or kind in kinds
     ]
     return [route for route in found if is_async in (None, route.is_async)]
+
+
+def drivers(*kinds: str, is_async: bool | None = None) -> list[Route]:
+    """Every driver once, to MySQL and MariaDB by turns, where the kind of server makes no difference."""
+    found: dict[str, list[Route]] = {}
+    for route in routes(*kinds, is_async=is_async):
+        found.setdefault(route.drivername, []).append(route)
+    return [same[number % len(same)] for number, same in enumerate(found.values())]
 
 
 async def _in_greenlet(work: Callable[[], T]) -> T:

@@ -28,14 +28,14 @@ from tests.support.draws import (
     run,
     until,
 )
-from tests.support.drivers import Route, routes
+from tests.support.drivers import Route, drivers
 from tests.support.servers import ServerFixtures
 
 TASKS = 200
 #: Drawn one by one, and in blocks of which most is buffered.
 SEQUENCES = [TicketSequence("photos"), TicketSequence("photos", block=20)]
 ROUTES = [
-    *routes(is_async=True),
+    *drivers(is_async=True),
     Route("mysql+pymysql", "mariadb"),
     Route("sqlite+pysqlite", "sqlite"),
 ]

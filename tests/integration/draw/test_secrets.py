@@ -12,12 +12,12 @@ from sqlalchemy import URL, create_engine, make_url
 
 from sqla_tickets import TicketError
 from tests.support.draws import OpenPool
-from tests.support.drivers import Route, routes
+from tests.support.drivers import Route, drivers
 from tests.support.servers import PASSWORD, ServerFixtures
 
 SECRET = "hunter2-%40:/x"
 EVERY_DRIVER = pytest.mark.parametrize(
-    "route", routes("mariadb", "mysql", "postgresql", is_async=False), ids=str
+    "route", drivers("mariadb", "mysql", "postgresql", is_async=False), ids=str
 )
 
 

@@ -20,13 +20,13 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sqla_tickets import NoTicketServer, TicketPool
-from tests.support.drivers import Route, routes
+from tests.support.drivers import Route, drivers
 from tests.support.servers import MySQL, MySQLLike, PostgreSQL, ServerRegistry
 from tests.support.servers.server_fixtures import ServerFixtures
 
 ROUTES = [
     route
-    for route in routes("mariadb", "mysql", "postgresql")
+    for route in drivers("mariadb", "mysql", "postgresql")
     if route.drivername != "postgresql+psycopg_async"  # psycopg is tried
 ]
 #: Made of MariaDB's library in C, which takes `localhost`, spelled like that, for a socket of this

@@ -20,7 +20,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_tickets import AsyncTicketPool, TicketArgumentError, TicketPool, TicketSequence
 from tests.support.counting import Inserted, count_inserts, many
-from tests.support.drivers import Route, routes
+from tests.support.drivers import Route, drivers, routes
 from tests.support.servers import PASSWORD, USER, MySQLLike, ServerFixtures, plain_client
 
 
@@ -119,7 +119,7 @@ async def site(
         yield site
 
 
-@pytest.fixture(params=routes(), ids=str)
+@pytest.fixture(params=drivers(), ids=str)
 async def ticketed(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[AsyncSite]:
     """An application on SQLite, with every kind of ticket server."""
     tickets = [database(request.param, name) for name in ("one", "two")]
@@ -214,7 +214,7 @@ async def test_a_sessionmaker_with_a_sync_class_of_its_own(site: AsyncSite) -> N
     assert site.inserts == [many("photos", 2)]
 
 
-@pytest.mark.parametrize("route", routes("mariadb", "mysql"), ids=str)
+@pytest.mark.parametrize("route", drivers("mariadb", "mysql"), ids=str)
 async def test_the_loop_goes_on_while_a_ticket_is_waited_for(
     servers: ServerFixtures, database: Database, route: Route
 ) -> None:
