@@ -18,8 +18,7 @@ from tests.chaos import workloads
 from tests.chaos.checker import Event, Ledger, check
 from tests.chaos.cluster import Cluster
 from tests.chaos.journal import Journal
-from tests.chaos.nemesis import NOTICED, name_of
-from tests.chaos.run import Act, Settings, mistakes, outages
+from tests.chaos.run import Act, Settings, outages
 from tests.chaos.table import text_of
 from tests.chaos.workloads import see_what_is_left
 from tests.support.draws import held, mysql_like
@@ -36,24 +35,6 @@ def test_outages(servers: ServerFixtures, kind: str, capsys: pytest.CaptureFixtu
     cluster = Cluster([mysql_like(servers, kind, n) for n in range(2)], ["replace", "counter"])
     settings = Settings(SECONDS, random.randrange(2**32), pace=0.05, longest=1.0)
     assert_harmless(cluster, outages, settings, capsys)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "only",
-    [
-        {"altered lower", "set to the beginning", "truncated"},
-        {"restored copy"},
-        {"both urls on one server"},
-    ],
-)
-def test_mistakes_that_are_noticed(
-    servers: ServerFixtures, only: set[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert only <= set(map(name_of, NOTICED))
-    cluster = Cluster([servers.new_mariadb() for _ in range(2)], ["replace", "counter"])
-    settings = Settings(SECONDS + 4, random.randrange(2**32), pace=0.05, only=frozenset(only))
-    assert_harmless(cluster, mistakes, settings, capsys)
 
 
 def assert_harmless(

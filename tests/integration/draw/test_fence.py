@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from sqlalchemy import URL, ClauseElement, create_engine
 
 from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError
 from sqla_tickets.dialects import LayoutName
-from sqla_tickets.draw import redirects
 from sqla_tickets.high_water.statements import deletion
 from sqla_tickets.maintenance import operations, resize, tombstones
 from sqla_tickets.tables import inspection
@@ -31,10 +29,9 @@ from tests.support.draws import (
     run,
     skip_unless_it_has,
 )
-from tests.support.drivers import Route, routes
-from tests.support.fault_injection import BetweenStatements, KillAtChange, Loss, StatementCounter
+from tests.support.drivers import Route, drivers, routes
+from tests.support.fault_injection import BetweenStatements, StatementCounter
 from tests.support.servers import MySQLLike, PostgreSQL, ServerFixtures
-from tests.support.timing import set_timing
 
 LAYOUTS: tuple[LayoutName, ...] = ("replace", "counter")
 SQLITE = pytest.mark.ticket_servers("sqlite")
@@ -136,7 +133,7 @@ def test_sleeping_client_after_growth_is_refused(
         assert woke == []
 
 
-@pytest.mark.parametrize("route", routes(), ids=str)
+@pytest.mark.parametrize("route", drivers(), ids=str)
 def test_every_driver_after_growth_is_refused(
     servers: ServerFixtures, route: Route, tmp_path: Path
 ) -> None:
@@ -659,56 +656,6 @@ def test_growth_between_any_two_statements_of_an_old_client(
         statements.close()
         finish(name)  # where it took fewer statements than before
         sleepers.errors.clear()
-        check_after_resize(sleepers, urls, name, [])
-        sleepers.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_growth_cut_off_at_any_change_is_ended(
-    urls: list[URL], ticket_kind: str, layout: LayoutName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_unless_it_has(layout, ticket_kind)
-    # nobody ends the growth that was cut off while a draw waits for that
-    set_timing(monkeypatch, redirects, move_seconds=0.0)
-
-    def whole_resize(statements: StatementCounter, name: str) -> None:
-        engines = [statements.engine(url) for url in (*urls[:2], *urls[:4])]
-        with (
-            TicketPool(engines[:2], timeout=PATIENT) as old,
-            TicketPool(engines[2:], stride=4, timeout=PATIENT) as new,
-        ):
-            # the servers that joined may be found widened already
-            with contextlib.suppress(TicketTableError):
-                resize.begin(old, new, name, gap=3000)
-            resize.finish(new, name)
-
-    def prepare(name: str) -> Sleepers:
-        with TicketPool(urls[:2], timeout=PATIENT) as old:
-            old.create_table(name, layout=layout)
-        sleepers = Sleepers(StatementCounter(), urls[:2], name)
-        sleepers.draw()
-        return sleepers
-
-    counted = StatementCounter()
-    prepare("n").close()
-    whole_resize(counted, "n")
-    losses: tuple[Loss, ...] = ("connection", "process", "answer")
-    chooser = with_seed()
-    for at in some_of(range(1, counted.changes + 1), ticket_kind, chooser):
-        lost = chooser.choice(losses)
-        name = f"n{at}{lost}"
-        sleepers = prepare(name)
-        cut = KillAtChange(at, lost)
-        with contextlib.suppress(TicketError):
-            whole_resize(cut, name)
-        cut.close()
-        sleepers.draw()
-        whole_resize(StatementCounter(), name)
-        sleepers.errors.clear()
-        for server in (s for pool in sleepers._pools for s in pool.servers):
-            server.table(name).release()
-        print(f"lost the {lost} at change {at} of {counted.changes}")
         check_after_resize(sleepers, urls, name, [])
         sleepers.close()
 
