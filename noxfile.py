@@ -25,10 +25,13 @@ SQLALCHEMY = {
 # SQLAlchemy 2.1 needs Python 3.11.
 LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
 CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
-#: Corners where old meets new: with `-t corners` two others run all tests with each of this Python and this
-#: SQLAlchemy, and these run what stands between the two: the ORM, its async sessions, migrations, compiled SQL.
-MIXED = {("2.0", "3.13"), ("2.1", "3.11")}
+#: What stands between Python and SQLAlchemy: the ORM, its async sessions, migrations, compiled SQL.
 BETWEEN = [f"tests/{part}" for part in ("unit", "integration/orm", "integration/migrations")]
+#: What asks something of a version besides: threads, forks, event loops, drivers.
+BENEATH = [f"tests/integration/{part}" for part in ("draw", "high_water", "snowflake")]
+#: Corners where old meets new: with `-t corners` two others run both with each of this Python and this SQLAlchemy,
+#: and these run the first alone.
+MIXED = {("2.0", "3.13"), ("2.1", "3.11")}
 ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
 #: What asks nothing of a version that no other test asks: long draws, which try servers; each test with every
 #: driver; tests that install Alembics by themselves; the tests' own tools, the simulation and the demo.
@@ -92,6 +95,7 @@ def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     if sqlalchemy != "2.1":
         wanted += ["--group", "ecosystem-2-0"]
     session.install("--quiet", *wanted)
-    is_mixed = "corners" in sys.argv and (sqlalchemy, session.python) in MIXED
-    what = BETWEEN if is_mixed else []
+    what = []
+    if "corners" in sys.argv:
+        what = BETWEEN if (sqlalchemy, session.python) in MIXED else BETWEEN + BENEATH
     session.run("python", "-m", "pytest", *what, *TESTS, *session.posargs)
