@@ -1,6 +1,6 @@
 # Each target does its own set-up in .venv, and needs nothing but Python 3.10 or newer.
 #   PYTHON=python3.13   the Python of the virtual environment
-#   ARGS="..."          more arguments for the demo, the tests, the matrix, the benchmark or chaos
+#   ARGS="..."          more arguments for the program that a target runs
 
 PYTHON ?= python3
 ARGS ?=
@@ -47,7 +47,7 @@ test: $(VENV)/tests.stamp ## each promise once; the kinds of servers share the t
 	@tools/install-servers haproxy faketime
 	$(PYTEST) --one-kind -m "not slow and not soak and not network" $(ARGS)
 
-test-all: $(VENV)/tests.stamp ## each test on every kind of server and with every driver, and long procedures
+test-all: $(VENV)/tests.stamp ## each test on every kind of server, every driver, and long procedures
 	@tools/install-servers haproxy faketime
 	$(PYTEST) $(ARGS)
 
@@ -72,7 +72,7 @@ docs: $(VENV)/docs.stamp ## the documentation, in docs/_build/html
 
 screenshots: $(VENV)/tests.stamp ## the handbook's pictures, from real runs
 	@tools/install-servers
-	PYTHONPATH=. $(BIN)/python tools/screenshots.py
+	PYTHONPATH=. $(BIN)/python tools/screenshots.py $(ARGS)
 
 dist: $(VENV)/dist.stamp ## sdist and wheel in dist/, the wheel tried with the lowest versions
 	rm -rf dist

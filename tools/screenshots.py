@@ -2,6 +2,8 @@
 
 Starts ticket servers and shards, puts wrong what there is to be shown, runs the command as a terminal
 would, and writes `docs/pictures/*.svg`. Addresses of this machine are replaced by names; nothing else.
+
+    python tools/screenshots.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tests.support.draws import grant_only, run
 from tests.support.servers import MariaDB, ServerRegistry
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "docs" / "pictures"
+FOLDER = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "pictures"
 ROWS = 100_000
 LEAST = ("SELECT", "INSERT", "UPDATE", "DELETE", "LOCK TABLES", "CREATE")
 DARK = "18181f f06c75 98c379 e5c07b 61afef c678dd 56b6c2 abb2bf"
