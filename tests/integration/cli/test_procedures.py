@@ -1,4 +1,7 @@
-"""The handbook's procedures from end to end, while an application inserts; each step is killed once, and done again."""
+"""The handbook's procedures from end to end, while an application inserts; each step is killed once, and done again.
+
+Operators of the simulation do all of them, with more interruptions: `tests/simulation/procedures.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -125,8 +127,7 @@ class Writer(threading.Thread):
         self.pools = pools
         self.rows = 0
         self.failures: list[str] = []
-        self._work, self._end, self._awake = work, threading.Event(), threading.Event()
-        self._awake.set()
+        self._work, self._end = work, threading.Event()
         self._engine: Engine = create_engine(
             shard, isolation_level="AUTOCOMMIT", poolclass=NullPool
         )
@@ -135,7 +136,6 @@ class Writer(threading.Thread):
     def run(self) -> None:
         with self._engine.connect() as connection:
             while not self._end.wait(0.004):
-                self._awake.wait()
                 try:
                     self._work(connection)
                 except Exception as error:  # noqa: BLE001  # counted where it is ended
@@ -148,16 +148,8 @@ class Writer(threading.Thread):
         wanted = self.rows + more
         until(lambda: self.rows >= wanted, PATIENCE)
 
-    def sleep(self) -> None:
-        self._awake.clear()
-        time.sleep(0.1)
-
-    def wake(self) -> None:
-        self._awake.set()
-
     def end(self) -> None:
         self._end.set()
-        self._awake.set()
         self.join(PATIENCE)
         for pool in self.pools:
             pool.dispose()
@@ -247,8 +239,6 @@ class Site:
         assert found == [], (self.seed, self.log[-1])
 
     def end(self) -> None:
-        for writer in self.writers:
-            writer.wake()
         for writer in self.writers:
             writer.end()
 
@@ -374,53 +364,6 @@ def restore(site: Site, first: MySQLLike, pool: str) -> None:
         of_writer.unquarantine("photos")
     wait_for_all(site, pool)
     site.audit("--pool", pool)
-
-
-@pytest.mark.app_databases("mariadb")
-def test_doubling_to_restore_with_a_stride_that_is_used_up(
-    site: Site, servers: ServerFixtures
-) -> None:
-    """Raise, audit, growth by doubling, retire and restore, from a stride of 2."""
-    first = servers.new_mariadb()
-    urls = [servers.fresh_database(first), *fresh(servers, site.kind, 4)[1:]]
-    for shard in site.shards:
-        run(shard, "ALTER TABLE photos MODIFY id BIGINT NOT NULL")
-    site.configure(2, default=urls[:2])
-    with TicketPool(urls[:2]) as pool:
-        pool.create_table("photos")
-    site.does(9, "raise")  # above ids that have never been tickets
-    site.audit()
-    old = site.writes(2, default=urls[:2])
-    site.go_on()
-    site.does(17, "grow", "--add", text_of(urls[2]), "--add", text_of(urls[3]))
-    site.go_on()
-    site.writes(4, default=urls)
-    site.go_on()
-    for writer in old:
-        site.writers.remove(writer)
-        writer.sleep()
-    failed = [failure for writer in old for failure in writer.failures]
-    inserted = sum(writer.rows for writer in old)
-    assert failed == []
-
-    site.configure(4, default=urls)
-    site.does(18, "grow", "--finish", "--quiet", "1", shards=False)
-    for writer in old:  # they were asleep, and have not been ended: not one of them gets a ticket
-        writer.wake()
-        until(lambda w=writer: len(w.failures) >= 3, PATIENCE)  # type: ignore[misc]  # bound now
-        writer.end()
-    assert sum(writer.rows for writer in old) <= inserted + len(old)
-    site.log.append(f"{sum(len(w.failures) for w in old)} refusals of the old configuration")
-    inserted = sum(writer.rows for writer in old)
-    site.audit()
-    site.go_on()
-    site.does(19, "retire", "--last", "2")
-    site.configure(4, default=urls[:2])
-    site.audit()
-    site.writes(4, default=urls[:2])
-    restore(site, first, "default")
-    site.end()
-    site.check(2 * ROWS + inserted)
 
 
 def test_the_pages_have_these_steps() -> None:
