@@ -46,7 +46,7 @@ from tests.support.take_over import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-ROWS = 50_000
+ROWS = 5_000
 #: How far apart the shards' ids are before the beginning.
 APART = 700_000
 PATIENCE = 90.0
