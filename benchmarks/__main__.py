@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.parts import PARTS
 from benchmarks.peers import is_installed
-from benchmarks.plots import plot
+from benchmarks.plots import DECISIVE, plot
 from benchmarks.results import OtherMachine, Results
 from benchmarks.run import Part
 from benchmarks.scale import FULL, QUICK, SMOKE, Scale
@@ -151,6 +151,7 @@ def _write(results: Results, out: Path) -> None:
     (out / "figures.md").write_text(report.figures_table(results))
     (out / "tables.md").write_text(report.tables(results))
     (out / "keys.md").write_text(report.keys_table(results))
+    (out / "in-short.md").write_text(report.in_short(results))
 
 
 def _plot(results: Results, out: Path) -> None:
@@ -158,8 +159,9 @@ def _plot(results: Results, out: Path) -> None:
         print("\nmatplotlib is not installed: no plots")
         return
     drawn = plot(results, out)
-    images = [f"![{about}](performance/{path.name})\n" for path, about in drawn.items()]
-    (out / "plots.md").write_text("\n".join(images))
+    images = {path.name: f"![{about}](performance/{path.name})\n" for path, about in drawn.items()}
+    (out / "plot.md").write_text(images.pop(DECISIVE, ""))
+    (out / "plots.md").write_text("\n".join(images.values()))
 
 
 if __name__ == "__main__":

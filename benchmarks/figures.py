@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.parts.scale import SIDES
 from benchmarks.results import Results
+from benchmarks.scale import FULL
 
 __all__ = ["FIGURES", "Figure"]
 
@@ -52,6 +55,17 @@ _BLOCK, _AUTO = "TicketSequence, block=100", "AUTO_INCREMENT"
 _RANGE = "ids from a range"
 _UUIDS = "UUIDs made before"
 _BUFFERED = "next_id, block=1000"
+
+
+def _crowds() -> Iterator[Figure]:
+    """What processes draw together, and what the slowest draws take, against bare cursors in turn."""
+    for layout, (bare, ours) in SIDES.items():
+        for n in FULL.crowds:
+            key, what = f"scale {layout} processes {n}", f"{n} processes together, {layout} layout"
+            yield Figure(f"{what}: draws", 0.92 if n == 1 else 0.9, key, ours, bare)
+            yield Figure(f"{what}: p99", 1.3, f"{key} p99", ours, bare, at_most=True)
+
+
 FIGURES = (
     Figure("`next_id`, `block=1000`, against `uuid.uuid4()`", 4, "buffered", _BUFFERED, "uuid4"),
     Figure("the same, 8 threads against 1", 1, "buffered in threads", "8 threads", "1 threads"),
@@ -70,22 +84,8 @@ FIGURES = (
         "Leaf-like, step 1000",
     ),
     Figure(
-        "one draw, counter layout, against the bare statement",
-        0.9,
-        "draw",
-        "next_id, counter layout",
-        "UPDATE, bare cursor",
-    ),
-    Figure(
-        "one draw, replace layout, against the bare `REPLACE`",
-        0.92,
-        "draw",
-        "next_id, replace layout",
-        "REPLACE, bare cursor",
-    ),
-    Figure(
         "one draw, counter layout, against the bare statement on both servers in turn",
-        0.9,
+        0.92,
         "draw",
         "next_id, counter layout",
         "UPDATE, bare cursors in turn",
@@ -114,28 +114,25 @@ FIGURES = (
         "reserve(10,000,000)",
         at_most=True,
     ),
-    Figure(
-        "ORM flush against AUTO_INCREMENT",
-        4.8,
-        "flush",
-        "TicketSequence",
-        _AUTO,
-        servers=("mysql",),
-    ),
+    Figure("ORM flush of 10,000 against ids from a range", 0.99, "flush", "TicketSequence", _RANGE),
     Figure(
         "the same, 0.5 ms away",
-        20,
+        0.97,
         "flush, 0.5 ms away",
         "TicketSequence",
-        _AUTO,
+        _RANGE,
         servers=("mysql",),
     ),
     Figure(
-        "the same, 5 ms away", 40, "flush, 5 ms away", "TicketSequence", _AUTO, servers=("mysql",)
+        "the same, 5 ms away",
+        0.97,
+        "flush, 5 ms away",
+        "TicketSequence",
+        _RANGE,
+        servers=("mysql",),
     ),
-    Figure("ORM flush against ids from a range", 0.97, "flush", "TicketSequence", _RANGE),
     Figure(
-        "floor: ORM flush with ids from a range against AUTO_INCREMENT",
+        "floor: ORM flush of 10,000 with ids from a range against AUTO_INCREMENT",
         None,
         "flush",
         _RANGE,
@@ -171,11 +168,11 @@ FIGURES = (
         _UUIDS,
     ),
     Figure(
-        "parents with children against AUTO_INCREMENT",
-        4,
+        "parents with children against ids from a range",
+        0.97,
         "children",
         "TicketSequence",
-        _AUTO,
+        _RANGE,
         servers=("mysql",),
     ),
     Figure(
@@ -186,7 +183,9 @@ FIGURES = (
         _AUTO,
         servers=("mysql",),
     ),
-    Figure("single rows, `block=100`, against AUTO_INCREMENT", 0.97, "transactions", _BLOCK, _AUTO),
+    Figure(
+        "single rows, `block=100`, against ids from a range", 0.98, "transactions", _BLOCK, _RANGE
+    ),
     Figure(
         "floor: single rows, ids from a range, against AUTO_INCREMENT",
         None,
@@ -195,11 +194,11 @@ FIGURES = (
         _AUTO,
     ),
     Figure(
-        "single rows, `block=1`, counter layout, against AUTO_INCREMENT",
-        0.75,
+        "single rows, `block=1`, counter layout, against one `UPDATE` by hand each",
+        0.92,
         "transactions",
         "TicketSequence, block=1, counter",
-        _AUTO,
+        "counter, drawn by hand",
     ),
     Figure(
         "floor: single rows, one `UPDATE` by hand each, against AUTO_INCREMENT",
@@ -209,11 +208,11 @@ FIGURES = (
         _AUTO,
     ),
     Figure(
-        "single rows, `block=1`, replace layout, against AUTO_INCREMENT",
-        0.5,
+        "single rows, `block=1`, replace layout, against one `REPLACE` by hand each",
+        0.92,
         "transactions",
         "TicketSequence, block=1, replace",
-        _AUTO,
+        "replace, drawn by hand",
     ),
     Figure(
         "floor: single rows, one `REPLACE` by hand each, against AUTO_INCREMENT",
@@ -223,7 +222,11 @@ FIGURES = (
         _AUTO,
     ),
     Figure(
-        "500 tasks, single rows, `block=100`, against AUTO_INCREMENT", 0.95, "tasks", _BLOCK, _AUTO
+        "500 tasks, single rows, `block=100`, against ids from a range",
+        0.97,
+        "tasks",
+        _BLOCK,
+        _RANGE,
     ),
     Figure(
         "floor: 500 tasks, single rows, ids from a range, against AUTO_INCREMENT",
@@ -248,4 +251,5 @@ FIGURES = (
         "no listener",
         servers=("",),
     ),
+    *_crowds(),
 )

@@ -20,11 +20,11 @@ __all__ = [
     "Row",
     "Side",
     "compare",
+    "draws_of",
     "in_threads",
     "rate_of",
     "shuffled_rounds",
     "timed",
-    "waits_of",
 ]
 
 S = TypeVar("S")
@@ -144,21 +144,23 @@ def rate_of(draw: Callable[[], object], seconds: float, batch: int = 1) -> float
             return done / (now - start)
 
 
-def waits_of(draw: Callable[[], object], seconds: float) -> list[float]:
-    """Call ``draw`` for some seconds; what each call took that succeeded, in seconds."""
-    waits: list[float] = []
-    now = time.perf_counter()
+def draws_of(
+    draw: Callable[[], object], seconds: float, clock: Callable[[], float]
+) -> list[tuple[float, float]]:
+    """Call ``draw`` for some seconds; when each call began that succeeded, and what it took, in seconds."""
+    draws: list[tuple[float, float]] = []
+    now = clock()
     end = now + seconds
     while now < end:
         began = now
         try:
             draw()
         except Exception:  # noqa: BLE001  # as in `rate_of`
-            now = time.perf_counter()
+            now = clock()
         else:
-            now = time.perf_counter()
-            waits.append(now - began)
-    return waits
+            now = clock()
+            draws.append((began, now - began))
+    return draws
 
 
 def in_threads(

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from sqlalchemy import (
@@ -34,12 +34,15 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import registry
 
+from benchmarks.crew import crew
 from benchmarks.machine import machine
+from benchmarks.peers import PEERS
+from benchmarks.testbed import Testbed
 from sqla_tickets import TicketError, TicketPool, TicketSequence
 from tests.support.servers import ServerRegistry
 from tests.support.servers.base import Server, ServerMissing
 
-THREADS, TASKS = 16, 200
+THREADS, TASKS, PROCESSES = 16, 200, 32
 #: How many tickets are buffered, where any are.
 BLOCK = 50
 WARM_UP, AFTER = 3.0, 2.0
@@ -233,6 +236,55 @@ def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str], seco
                 sync.drop_table("photos")
 
 
+def run_frozen(
+    kind: str, servers: Sequence[Server], layouts: Sequence[str], seconds: float
+) -> None:
+    """One of two servers is frozen while processes draw as fast as they can; then bare cursors on the other one alone."""
+    print(
+        f"\n## {kind}, {PROCESSES} processes that draw as fast as they can, a frozen server\n\n| layout | draws/s before |"
+        " slowest before | draws/s while frozen | bare cursors on the other one | ratio, at least 0.9 | slowest of those sent"
+        " before | slowest of the others | above the slowest before, at most 50 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    _, second = servers
+    urls = [url.render_as_string(hide_password=False) for url in fresh(servers)]
+    testbed = Testbed(kind, "", tuple(urls), urls[0], None)
+    for layout, (ours, bare) in _FROZEN.items():
+        if layout not in layouts:
+            continue
+        with ExitStack() as stack:
+            for peer in (ours, bare):
+                stack.enter_context(PEERS[peer].open(testbed))
+            workers = stack.enter_context(crew(testbed, PROCESSES))
+            for peer in (ours, bare):
+                workers.open(peer)
+            workers.waits(ours, PROCESSES, 1.0)
+            nemesis, marks = outage(second.freeze, second.thaw, seconds)
+            with ThreadPoolExecutor(1) as thread:
+                done = thread.submit(nemesis)
+                draws = workers.draws(ours, PROCESSES, WARM_UP + seconds)
+                done.result()
+            alone = len(workers.waits(bare, PROCESSES, seconds)) / seconds
+        began, ended = marks
+        before = [took for at, took in draws if at + took <= began]
+        sent = [took for at, took in draws if at <= began < at + took]
+        others = [took for at, took in draws if began < at and at + took <= ended]
+        # the first second is that of the draws that were sent to it, and of those that notice
+        rate = len([at for at, _ in draws if began + 1.0 < at <= ended]) / (ended - began - 1.0)
+        slowest, most = 1000 * max(before), 1000 * max(others)
+        print(
+            f"| {layout} | {len(before) / WARM_UP:,.0f} | {slowest:.0f} | {rate:,.0f} | {alone:,.0f} | {rate / alone:.2f} |"
+            f" {1000 * max(sent, default=0.0):.0f} | {most:.0f} | {most - slowest:+.0f} |",
+            flush=True,
+        )
+
+
+#: This project's draw, and a bare cursor on the first server alone, by layout.
+_FROZEN = {
+    "counter": ("next_id, counter layout", "UPDATE, bare cursor"),
+    "replace": ("next_id, replace layout", "REPLACE, bare cursor"),
+}
+
+
 def run_all_down(kind: str, servers: Sequence[Server], block: int, seconds: float) -> None:
     """Both servers are killed for a while: how soon that is said, and how soon it is over."""
     counted = counts()
@@ -279,7 +331,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.outages", description=__doc__)
     parser.add_argument("--servers", default="mariadb,mysql", help="kinds (default: %(default)s)")
     parser.add_argument("--layouts", default="replace,counter", help="(default: %(default)s)")
-    parser.add_argument("--parts", default="threads,tasks,all-down", help="(default: %(default)s)")
+    parser.add_argument(
+        "--parts", default="threads,tasks,frozen,all-down", help="(default: %(default)s)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="of an outage (default: %(default)s)"
     )
@@ -302,6 +356,8 @@ def main() -> None:
                 run(kind, servers, layouts, options.seconds)
             if "tasks" in options.parts:
                 run_async(kind, servers, layouts, options.seconds)
+            if "frozen" in options.parts:
+                run_frozen(kind, servers, layouts, options.seconds)
             if "all-down" in options.parts:
                 for block in (1, BLOCK):
                     run_all_down(kind, servers, block, options.seconds)

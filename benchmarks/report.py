@@ -8,7 +8,7 @@ from benchmarks.figures import FIGURES, Figure
 from benchmarks.harness import Comparison
 from benchmarks.results import Results
 
-__all__ = ["about", "comparison_table", "figures_table", "keys_table", "tables"]
+__all__ = ["about", "comparison_table", "figures_table", "in_short", "keys_table", "tables"]
 
 #: Kinds of keys as a flush and as a growing table call them.
 _KEYS = {
@@ -54,6 +54,43 @@ def _figure_rows(figure: Figure, results: Results) -> Iterator[str]:
         if seen is not None and not is_floor:
             reached = "reached" if figure.is_reached(seen) else "**not reached**"
         yield f"| {figure.what} | {server} | {bound} | {shown} | {reached} |"
+
+
+#: What a user decides by: in words, the comparison, the side, and what it is compared with.
+_IN_SHORT = (
+    (
+        "an id from a `block` of 1,000, against `uuid.uuid4()`",
+        "buffered",
+        "next_id, block=1000",
+        "uuid4",
+    ),
+    (
+        "a flush of 10,000 new objects, against AUTO_INCREMENT",
+        "flush",
+        "TicketSequence",
+        "AUTO_INCREMENT",
+    ),
+    (
+        "one ticket without a block, against the bare statement",
+        "draw",
+        "next_id, counter layout",
+        "UPDATE, bare cursors in turn",
+    ),
+)
+
+
+def in_short(results: Results) -> str:
+    """The three numbers that a user decides by: how many times as fast."""
+    kinds = {"mariadb": "MariaDB", "mysql": "MySQL"}
+    lines = [f"| how many times as fast | {' | '.join(kinds.values())} |", "|---|---:|---:|"]
+    for what, key, first, second in _IN_SHORT:
+        cells = []
+        for kind in kinds:
+            comparison = results.find(key, kind)
+            ratio = None if comparison is None else comparison.ratio(first, second)
+            cells.append("not measured" if ratio is None else f"{ratio:.2g}")
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def keys_table(results: Results, server: str = "mysql") -> str:

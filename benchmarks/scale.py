@@ -18,6 +18,10 @@ class Scale:
         threads: how many threads draw, in turn.
         processes: how many processes draw, in turn.
         crowds: how many processes draw in turn, where the slowest draws are looked at, too.
+        threads_at_once: the same for threads.
+        tasks_at_once: the same for the tasks of an event loop.
+        sequences: how many sequences one thread draws from, in turn.
+        servers: how many ticket servers it draws from, in turn.
         flushes: how many rows are flushed, in turn.
         rows: of the flush that is looked at more closely, with delays and with children.
         parents: of the flush with ten children each.
@@ -26,7 +30,7 @@ class Scale:
         tasks: how many tasks insert, in turn.
         delays: of a reply, in ms.
         index_rows: of the tables whose size and insert rate is compared.
-        index_seconds: after which such a table grows no further.
+        index_seconds: after which such a table grows no further, and no further sequences are created.
         seconds: after which no further part is begun.
     """
 
@@ -35,6 +39,10 @@ class Scale:
     threads: tuple[int, ...]
     processes: tuple[int, ...]
     crowds: tuple[int, ...]
+    threads_at_once: tuple[int, ...]
+    tasks_at_once: tuple[int, ...]
+    sequences: tuple[int, ...]
+    servers: tuple[int, ...]
     flushes: tuple[int, ...]
     rows: int
     parents: int
@@ -53,6 +61,10 @@ FULL = Scale(
     threads=(1, 2, 4, 8, 16, 32, 64),
     processes=(1, 2, 4, 8),
     crowds=(1, 2, 4, 8, 16, 32, 64),
+    threads_at_once=(1, 2, 4, 8, 16, 32, 64, 256),
+    tasks_at_once=(1, 2, 4, 8, 16, 32, 64, 256),
+    sequences=(1, 10, 100, 1_000, 10_000),
+    servers=(1, 2, 4, 8),
     flushes=(1, 10, 100, 1_000, 10_000, 100_000),
     rows=10_000,
     parents=1_000,
@@ -69,6 +81,10 @@ QUICK = Scale(
     threads=(1, 8),
     processes=(1, 2),
     crowds=(1, 8),
+    threads_at_once=(1, 8),
+    tasks_at_once=(1, 8),
+    sequences=(1, 20),
+    servers=(1, 2, 4),
     flushes=(1, 100),
     rows=200,
     parents=20,
@@ -86,6 +102,10 @@ SMOKE = Scale(
     threads=(1, 2),
     processes=(1,),
     crowds=(1, 2),
+    threads_at_once=(1, 2),
+    tasks_at_once=(1, 2),
+    sequences=(1, 2),
+    servers=(1, 2),
     flushes=(1, 5),
     rows=5,
     parents=2,

@@ -29,6 +29,9 @@ OPTIONS = {
 }
 
 
+_MORE = 8
+
+
 @dataclass(frozen=True)
 class Testbed:
     """Servers of one kind.
@@ -36,16 +39,18 @@ class Testbed:
     Attributes:
         kind: ``mariadb``, ``mysql``, ``postgresql`` or ``sqlite``.
         version: what they call themselves.
-        tickets: the addresses of the two ticket databases.
+        tickets: the addresses of the ticket databases, each on a server of its own.
         app: the address of the application's database.
         redis: the port of a Redis; None where there is none.
+        more: the addresses of eight more ticket databases, on these servers in turn.
     """
 
     kind: str
     version: str
-    tickets: tuple[str, str]
+    tickets: tuple[str, ...]
     app: str
     redis: int | None
+    more: tuple[str, ...] = ()
 
     @property
     def layouts(self) -> list[LayoutName]:
@@ -91,9 +96,14 @@ def open_testbed(
     for server in servers:
         server.create_database("bench_tickets")
     servers[0].create_database("bench_app")
+    more: list[str] = []
+    for number in range(_MORE):
+        server, name = servers[number % len(servers)], f"bench_more_{number}"
+        server.create_database(name)
+        more.append(_text(server.url(name)))
     first, second = (_text(server.url("bench_tickets")) for server in servers)
     app = _text(servers[0].url("bench_app"))
-    return Testbed(kind, _version(app), (first, second), app, redis)
+    return Testbed(kind, _version(app), (first, second), app, redis, tuple(more))
 
 
 def _start(kind: str, server_registry: ServerRegistry) -> Server:

@@ -23,7 +23,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-# What the benchmarks and the simulation write is included by performance.md and scale.md.
+# What the benchmarks and the simulation write is included by performance.md, measurements.md and scale.md.
 exclude_patterns = ["_build", "understand/performance/*.md", "understand/scale/*.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -29,8 +29,20 @@ PARTS = {
         Part("processes", "one id at a time in 1 to 8 processes", parallel.processes, SERVERS),
         Part(
             "scale",
-            "rate and tail of 1 to 64 processes against bare cursors",
-            scale.processes,
+            "rate and tail of 1 to 64 processes, 256 threads and tasks against bare cursors",
+            scale.crowds,
+            ("mariadb", "mysql"),
+        ),
+        Part(
+            "sequences",
+            "one thread that draws from 1 to 10,000 sequences",
+            scale.sequences,
+            ("mariadb", "mysql"),
+        ),
+        Part(
+            "servers",
+            "one thread that draws from 1 to 8 ticket servers",
+            scale.servers,
             ("mariadb", "mysql"),
         ),
         Part("flush", "ORM flush of 1 to 100,000 rows", inserting.flushes),

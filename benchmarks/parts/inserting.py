@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -97,7 +98,7 @@ def flushes(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
             keys = all_keys
             if n >= scale.rows:
                 keys = {name: made for name, made in all_keys.items() if name in _FEW}
-            yield compare(
+            done = compare(
                 key,
                 testbed.kind,
                 f"ORM: add_all() of {n:,} objects and commit()",
@@ -105,6 +106,20 @@ def flushes(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
                 flush_sides(engine, keys, n),
                 rounds=scale.rounds,
             )
+            done.remarks = [
+                f"{name}: {_memory(flushing(engine, partial(keys[name].photos, n))):,} bytes of memory at most"
+                for name in _FEW[:2]
+            ]
+            yield done
+
+
+def _memory(work: Callable[[], int]) -> int:
+    """The peak of what Python allocates."""
+    tracemalloc.start()
+    work()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
 
 
 def children(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:

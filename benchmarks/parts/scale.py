@@ -1,52 +1,180 @@
-"""Many clients at once, each drawing as fast as it can: what they get together, and what the slowest draws wait for."""
+"""What many clients, many sequences and many servers cost, against bare cursors that send the same statement."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import random
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
 
 from benchmarks.crew import crew
-from benchmarks.harness import Comparison, Row, shuffled_rounds
+from benchmarks.crowds import Crowd, tasks, threads
+from benchmarks.harness import Comparison, Row, Side, compare, in_threads, shuffled_rounds
 from benchmarks.peers import PEERS
+from benchmarks.peers.flickr import bare_cursor
 from benchmarks.scale import Scale
 from benchmarks.testbed import Testbed
+from sqla_tickets import TicketPool
+from sqla_tickets.dialects import LayoutName
 
-__all__ = ["processes"]
+__all__ = ["SIDES", "crowds", "sequences", "servers"]
 
 #: The bare cursor on both servers in turn, and this project's draw, by layout.
-_SIDES = {
+SIDES: dict[LayoutName, tuple[str, str]] = {
     "counter": ("UPDATE, bare cursors in turn", "next_id, counter layout"),
     "replace": ("REPLACE, bare cursors in turn", "next_id, replace layout"),
 }
 
 
-def processes(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
-    """1 to 64 processes; each has its own connections, and one table for all."""
-    most = max(scale.crowds)
+def crowds(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
+    """1 to 64 processes, 1 to 256 threads and 1 to 256 tasks, which draw as fast as they can from one table."""
+    opened: tuple[
+        tuple[str, Callable[[Testbed, int], AbstractContextManager[Crowd]], tuple[int, ...], float],
+        ...,
+    ] = (
+        ("processes", crew, scale.crowds, 4 * scale.slice),
+        ("threads", threads, scale.threads_at_once, 2 * scale.slice),
+        ("tasks", tasks, scale.tasks_at_once, 2 * scale.slice),
+    )
     for layout in testbed.layouts:
-        sides = _SIDES[layout]
         with ExitStack() as stack:
-            for name in sides:  # their tables are made by one process alone
+            for name in SIDES[layout]:  # their tables are made by one process alone
                 stack.enter_context(PEERS[name].open(testbed))
-            workers = stack.enter_context(crew(testbed, most))
-            for name in sides:
-                workers.waits(name, most, scale.slice)  # which opens their connections
-            for n in scale.crowds:
-                what = f"{n} processes together, {layout} layout"
-                rates = Comparison(
-                    f"scale {layout} {n}", testbed.kind, f"Draws, {what}", "draws/s", []
-                )
-                tails = Comparison(
-                    f"scale {layout} {n} p99", testbed.kind, f"p99, {what}", "ms", []
-                )
-                rows = {name: (Row(name), Row(name)) for name in sides}
-                for name in shuffled_rounds(sides, max(1, scale.rounds // 2)):
-                    waits = workers.waits(name, n, 4 * scale.slice)
-                    if not waits:  # in no time, on a machine that starves
-                        continue
-                    rates_row, tails_row = rows[name]
-                    rates_row.values.append(len(waits) / (4 * scale.slice))
-                    tails_row.values.append(1000 * waits[len(waits) * 99 // 100])
-                rates.rows, tails.rows = (list(part) for part in zip(*rows.values(), strict=True))
-                yield rates
-                yield tails
+            for what, open_crowd, sizes, seconds in opened:
+                with open_crowd(testbed, max(sizes)) as crowd:
+                    for name in SIDES[layout]:
+                        crowd.open(name)
+                        crowd.waits(
+                            name, max(sizes), scale.slice
+                        )  # a pool opens more connections now
+                    for n in sizes:
+                        yield from _together(testbed, scale, layout, what, crowd, n, seconds)
+
+
+def _together(
+    testbed: Testbed,
+    scale: Scale,
+    layout: LayoutName,
+    what: str,
+    crowd: Crowd,
+    n: int,
+    seconds: float,
+) -> Iterator[Comparison]:
+    sides = SIDES[layout]
+    title, key = f"{n} {what} together, {layout} layout", f"scale {layout} {what} {n}"
+    rates = Comparison(key, testbed.kind, f"Draws, {title}", "draws/s", [])
+    tails = Comparison(f"{key} p99", testbed.kind, f"p99, {title}", "ms", [])
+    rows = {name: (Row(name), Row(name)) for name in sides}
+    for name in shuffled_rounds(sides, max(1, scale.rounds // 2)):
+        waits = crowd.waits(name, n, seconds)
+        if not waits:  # in no time, on a machine that starves
+            continue
+        rates_row, tails_row = rows[name]
+        rates_row.values.append(len(waits) / seconds)
+        tails_row.values.append(1000 * waits[len(waits) * 99 // 100])
+    measured = [pair for pair in rows.values() if pair[0].values]
+    if len(measured) < len(sides):
+        return
+    rates.rows, tails.rows = (list(part) for part in zip(*measured, strict=True))
+    rates.remarks = [
+        f"{name}: {crowd.memory(name):,} bytes of memory for each of the {what}" for name in sides
+    ]
+    yield rates
+    yield tails
+
+
+def sequences(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
+    """One thread that draws from 1 to 10,000 sequences at random, and the memory that each takes."""
+    created, end = 0, time.monotonic() + scale.index_seconds
+    with TicketPool(list(testbed.tickets)) as maker:
+        try:
+            for n in scale.sequences:
+                while created < n and time.monotonic() < end:
+                    maker.create_table(f"many_{created}", layout="counter")
+                    created += 1
+                if created < n:
+                    return
+                yield _among(testbed, scale, n)
+        finally:
+            for number in range(created):
+                maker.drop_table(f"many_{number}")
+
+
+def _among(testbed: Testbed, scale: Scale, n: int) -> Comparison:
+    names = [f"many_{number}" for number in range(n)]
+    statements = [
+        f"UPDATE {name} SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'" for name in names
+    ]
+    with ExitStack() as stack:
+        pool = stack.enter_context(TicketPool(list(testbed.tickets)))
+        tracemalloc.start()
+        for name in names:  # from both servers, which inspect their tables
+            pool.next_id(name)
+            pool.next_id(name)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        cursors = cycle([stack.enter_context(bare_cursor(testbed, number)) for number in (0, 1)])
+        sides = [
+            Side(name, in_threads(draw, 1, scale.slice))
+            for name, draw in (
+                (
+                    "UPDATE, bare cursors in turn",
+                    lambda: next(cursors).execute(random.choice(statements)),
+                ),
+                ("next_id, counter layout", lambda: pool.next_id(random.choice(names))),
+            )
+        ]
+        done = compare(
+            f"sequences {n}",
+            testbed.kind,
+            f"One thread, {n:,} sequences at random",
+            "draws/s",
+            sides,
+            rounds=max(1, scale.rounds // 2),
+        )
+    done.remarks = [f"A sequence takes {taken // n:,} bytes of the process."]
+    return done
+
+
+def servers(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
+    """One thread that draws from 1 to 8 ticket servers in turn: databases of the two that there are."""
+    for n in scale.servers:
+        yield _spread(replace(testbed, tickets=testbed.more[:n]), scale, n)
+
+
+def _spread(testbed: Testbed, scale: Scale, n: int) -> Comparison:
+    with ExitStack() as stack:
+        tracemalloc.start()
+        pool = stack.enter_context(TicketPool(list(testbed.tickets)))
+        pool.create_table("spread", layout="counter")
+        stack.callback(pool.drop_table, "spread")
+        for _ in range(n):
+            pool.next_id("spread")
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        statement = f"UPDATE spread SET id = LAST_INSERT_ID(id + {n}) WHERE stub = 'c'"
+        cursors = cycle([stack.enter_context(bare_cursor(testbed, number)) for number in range(n)])
+        sides = [
+            Side(
+                "UPDATE, bare cursors in turn",
+                in_threads(lambda: next(cursors).execute(statement), 1, scale.slice),
+            ),
+            Side(
+                "next_id, counter layout",
+                in_threads(partial(pool.next_id, "spread"), 1, scale.slice),
+            ),
+        ]
+        done = compare(
+            f"servers {n}",
+            testbed.kind,
+            f"One thread, {n} ticket servers in turn",
+            "draws/s",
+            sides,
+            rounds=max(1, scale.rounds // 2),
+        )
+    done.remarks = [f"A server takes {taken // n:,} bytes of the process."]
+    return done

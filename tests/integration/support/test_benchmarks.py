@@ -13,7 +13,9 @@ import pytest
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.harness import Comparison, Row, Side, compare
 from benchmarks.parts import PARTS
-from benchmarks.report import comparison_table, figures_table, keys_table
+from benchmarks.parts.scale import SIDES
+from benchmarks.plots import plot
+from benchmarks.report import comparison_table, figures_table, in_short, keys_table
 from benchmarks.results import OtherMachine, Results
 
 ROOT = Path(__file__).parents[3]
@@ -127,6 +129,31 @@ def test_the_table_of_keys_takes_each_from_where_it_was_measured() -> None:
     found = keys_table(Results("full", comparisons=[flush, size]))
     assert "| UUIDv7, `UUIDSequence` | 700 | 90 | not measured |" in found
     assert "| tickets | not measured | not measured | not measured |" in found
+
+
+def test_crowds_are_compared_with_bare_cursors(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = Results("full", servers={"mysql": "9"})
+    for n, ours in ((1, 9.0), (64, 8.0)):
+        for who in ("processes", "tasks"):
+            rows = {SIDES["counter"][0]: [10.0], SIDES["counter"][1]: [ours]}
+            comparison = of(f"scale counter {who} {n}", **rows)
+            comparison.server = "mysql"
+            found.add(comparison)
+    assert "| 64 processes together, counter layout: draws | mysql | at least 0.9 | 0.8 |" in (
+        figures_table(found)
+    )
+    (told,) = plot(found, tmp_path).items()
+    assert told[0].read_text().startswith("<?xml")
+    assert "processes, counter layout: 0.9 at 1, 0.8 at 64; tasks," in told[1]
+
+
+def test_three_numbers_are_those_of_the_same_rounds() -> None:
+    rows = {"TicketSequence": [40.0, 20.0], "AUTO_INCREMENT": [10.0, 5.0]}
+    flush = of("flush", **rows)
+    flush.server = "mysql"
+    told = in_short(Results("full", comparisons=[flush]))
+    assert "| a flush of 10,000 new objects, against AUTO_INCREMENT | not measured | 4 |" in told
 
 
 def test_every_part_and_figure_has_a_name_of_its_own() -> None:
