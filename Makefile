@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Faults are told from slowness by time, which a busy machine has none of; a ticket that repeats counts at once,
 # and a hang, as no time-out ends a test that is run again.
 PYTEST := tools/in-memory $(BIN)/python -m pytest -n 4 --dist worksteal --reruns 2 --rerun-show-tracebacks --rerun-except 'repeat|duplicate|twice|pytest-timeout'
+# Of the example clients in other languages, each with its Debian packages.
+LANGUAGES := npm php=php-cli,php-mysql go=golang-go,golang-github-go-sql-driver-mysql-dev
 BUILD = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 CODE := $(wildcard sqla_tickets alembic_ext tests examples benchmarks tools/*.py noxfile.py)
 
@@ -48,7 +50,7 @@ test: $(VENV)/tests.stamp ## each promise once; the kinds of servers share the t
 	$(PYTEST) --one-kind -m "not slow and not soak and not network" $(ARGS)
 
 test-all: $(VENV)/tests.stamp ## each test on every kind of server, every driver, and long procedures
-	@tools/install-servers haproxy faketime
+	@tools/install-servers haproxy faketime $(LANGUAGES)
 	$(PYTEST) $(ARGS)
 
 matrix: $(VENV)/matrix.stamp ## every Python, SQLAlchemy and Alembic; ARGS="-t corners" takes the ends of each range

@@ -1,0 +1,218 @@
+"""The example clients in other languages, built once, as programs that answer a line with tickets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from sqla_tickets.dialects import LayoutName
+from tests.support.draws import PATIENCE, mysql_like
+from tests.support.servers import MySQLLike, ServerFixtures
+from tests.support.servers.base import ServerMissing
+from tests.support.servers.binaries import find_program
+
+EXAMPLES = Path(__file__).parents[3] / "examples/languages"
+LANGUAGES = ("node", "php", "go", "mysql")
+
+
+class Refused(Exception):
+    """A client has drawn nothing, and said why."""
+
+
+class Client:
+    """A process of an example client.
+
+    Args:
+        command: of the program.
+        environment: its variables.
+    """
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._read = b""
+
+    def draw(self, sequence: str = "photos", n: int = 1) -> list[int]:
+        """Have it draw, and return what it says.
+
+        Raises:
+            Refused: it says an error.
+        """
+        self.ask(sequence, n)
+        return self.answer()
+
+    def ask(self, sequence: str = "photos", n: int = 1) -> None:
+        """Send a line, whose `answer` is awaited later."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{sequence} {n}\n".encode())
+        self._process.stdin.flush()
+
+    def answer(self) -> list[int]:
+        """Wait for the answer to a line."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + PATIENCE
+        while b"\n" not in self._read:
+            left = deadline - time.monotonic()
+            assert left > 0, "the client hangs"
+            if select.select([self._process.stdout], [], [], left)[0]:
+                data = os.read(self._process.stdout.fileno(), 1 << 16)
+                assert data, f"the client has ended: {self._process.wait(5)}"
+                self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        if line.startswith(b"error: "):
+            raise Refused(line.decode())
+        return [int(word) for word in line.split()]
+
+    def freeze(self) -> None:
+        """Stop it, with the processes that it has started, wherever it is."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._process.wait()
+
+
+#: Start a client of a language, with these servers; more variables of its environment by name.
+StartClient = Callable[..., Client]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The command of each language that was asked for."""
+    return {}
+
+
+@pytest.fixture
+def start_client(
+    programs: dict[str, list[str]],
+    pytestconfig: pytest.Config,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+) -> Iterator[StartClient]:
+    """Start clients, which end with the test. A language that this machine lacks is as a missing server is."""
+    clients: list[Client] = []
+
+    def start(language: str, urls: Sequence[URL], **environment: str) -> Client:
+        if language not in programs:
+            try:
+                programs[language] = command_of(language, tmp_path_factory.mktemp(language))
+            except ServerMissing as missing:
+                if pytestconfig.getoption("--require-all-servers"):
+                    pytest.fail(str(missing), pytrace=False)
+                pytest.skip(str(missing))
+        addresses = [address(url, language, tmp_path) for url in urls]
+        environment["TICKET_SERVERS"] = " ".join(addresses)
+        clients.append(Client(programs[language], environment))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.kill()
+
+
+def command_of(language: str, folder: Path) -> list[str]:
+    """Build what is to be built; the command of the program.
+
+    Raises:
+        ServerMissing: the language is not installed.
+    """
+    source = EXAMPLES / language
+    if language == "node":
+        node = find_program(["node"], "install Node.js (Debian: apt-get install npm)")
+        npm = find_program(["npm"], "install npm (Debian: apt-get install npm)")
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        build([str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock"], folder)
+        return [str(node), str(folder / "tickets.js")]
+    if language == "go":
+        go = find_program(["go"], "install Go (Debian: apt-get install golang-go)")
+        build([str(go), "build", "-o", str(folder / "tickets"), str(source / "tickets.go")], folder)
+        return [str(folder / "tickets")]
+    if language == "php":
+        php = find_program(["php"], "install PHP (Debian: apt-get install php-cli php-mysql)")
+        return [str(php), str(source / "tickets.php")]
+    find_program(["mysql"], "install a client (Debian: apt-get install mariadb-client)")
+    bash = find_program(["bash"], "install bash")
+    return [str(bash), str(source / "tickets.sh")]
+
+
+def build(command: list[str], folder: Path) -> None:
+    # Debian's packages of Go are in a GOPATH.
+    environment = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode"}
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def address(url: URL, language: str, folder: Path) -> str:
+    """A server as the clients are told of it: a URL, or for ``mysql`` the path of a file of options."""
+    if language != "mysql":
+        return url.set(drivername="mysql").render_as_string(hide_password=False)
+    file = folder / f"{url.database}-{url.port}.cnf"
+    file.write_text(
+        f"[client]\nhost={url.host}\nport={url.port}\nuser={url.username}\n"
+        f"password={url.password}\n[mysql]\ndatabase={url.database}\n"
+    )
+    file.chmod(0o600)
+    return str(file)
+
+
+class Site:
+    """Two servers of one kind, and an empty database on each in which applications may draw and no more.
+
+    Attributes:
+        layout: of the tables.
+        servers: the servers.
+        urls: of the applications.
+        owners: of an administrator, for the same databases.
+    """
+
+    def __init__(self, servers: ServerFixtures, kind: str, layout: LayoutName) -> None:
+        self.layout: LayoutName = layout
+        self.servers: list[MySQLLike] = [mysql_like(servers, kind, n) for n in range(2)]
+        self.urls = [servers.fresh_database(server, "draw") for server in self.servers]
+        self.owners = [
+            server.url(url.database, user=server.root)
+            for server, url in zip(self.servers, self.urls, strict=True)
+        ]
+
+    def create(self, name: str = "photos", start: int = 1, bits: int = 64) -> None:
+        """Create a ticket table on both."""
+        with TicketPool(self.owners) as pool:
+            pool.create_table(name, layout=self.layout, start=start, bits=bits)
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["replace", "counter"])
+def site(request: pytest.FixtureRequest, kind: str, servers: ServerFixtures) -> Site:
+    return Site(servers, kind, request.param)

@@ -1,0 +1,374 @@
+"""The example clients of other languages share ticket tables with this package, and repeat nothing."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.maintenance import resize
+from tests.integration.languages.conftest import (
+    EXAMPLES,
+    LANGUAGES,
+    Client,
+    Refused,
+    Site,
+    StartClient,
+    address,
+)
+from tests.support.draws import (
+    PATIENCE,
+    assert_unique,
+    draw_from,
+    kill_connections,
+    residues,
+    setting,
+)
+from tests.support.load import Load
+from tests.support.servers import ServerFixtures
+from tests.support.tcp_proxy import Fault, TcpProxy
+
+pytestmark = pytest.mark.slow
+SECONDS, CHAOS_SECONDS = 30.0, 8.0
+PROCESSES = 2
+#: The first ticket of a second sequence, above all that the first one gets to.
+ALBUMS = 10**12
+#: Longer than any client waits for an answer.
+LATE_SECONDS = 6.0
+
+
+class Crowd:
+    """Clients that draw as fast as they can, each in a thread of this process.
+
+    Attributes:
+        drawn: by language.
+        refused: by language, what the clients said instead.
+    """
+
+    def __init__(self, clients: list[tuple[str, Client]], seed: int) -> None:
+        self.drawn: defaultdict[str, list[int]] = defaultdict(list)
+        self.refused: defaultdict[str, list[str]] = defaultdict(list)
+        self._failures: list[BaseException] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._draw, args=(language, client, seed + number))
+            for number, (language, client) in enumerate(clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _draw(self, language: str, client: Client, seed: int) -> None:
+        chooser = random.Random(seed)
+        try:
+            while not self._stop.is_set():
+                n = chooser.choice((1, 1, chooser.randint(2, 60)))
+                try:
+                    drawn = client.draw("photos", n)
+                except Refused as refused:
+                    self.refused[language].append(str(refused))
+                else:
+                    assert len(drawn) == n, (n, drawn)
+                    self.drawn[language] += drawn
+        except BaseException as failure:  # noqa: BLE001  # told to the test
+            self._failures.append(failure)
+
+    def finish(self) -> list[int]:
+        """Have all stop, and return what they have drawn."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        assert not self._failures, self._failures
+        return [ticket for drawn in self.drawn.values() for ticket in drawn]
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{language}: {len(self.drawn[language]):,} tickets, {len(self.refused[language])} errors"
+            for language in LANGUAGES
+        )
+
+
+def all_languages(start: StartClient, site: Site, urls: list[URL]) -> list[tuple[str, Client]]:
+    return [
+        (language, start(language, urls))
+        for language in LANGUAGES
+        for _ in range(PROCESSES)
+    ]
+
+
+def with_seed() -> int:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return seed
+
+
+@pytest.mark.timeout(600)
+def test_every_language_and_a_pool_on_one_table(
+    site: Site, start_client: StartClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.create()
+    clients = all_languages(start_client, site, site.urls)
+    load = Load([site.urls])
+    try:
+        load.wait_for(1)
+        crowd = Crowd(clients, with_seed())
+        time.sleep(SECONDS)
+        theirs = crowd.finish()
+        ours = load.finish()
+    finally:
+        load.kill()
+    with capsys.disabled():
+        print(f"\n{site.servers[0].kind} {site.layout}: pool: {len(ours):,} tickets, {crowd}")
+    assert_unique(theirs + ours)
+    for language in LANGUAGES:
+        assert residues(crowd.drawn[language]) == {0, 1}, language
+        assert len(crowd.drawn[language]) > 100
+
+
+def test_connections_killed_while_every_language_draws(
+    site: Site, start_client: StartClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client is frozen wherever it is, between two statements of a block too, and goes on without its connection."""
+    site.create()
+    seed = with_seed()
+    chooser = random.Random(seed)
+    clients = all_languages(start_client, site, site.urls)
+    crowd = Crowd(clients, seed)
+    ours: list[int] = []
+    kills, end = 0, time.monotonic() + CHAOS_SECONDS
+    with TicketPool(site.urls) as pool:
+        while time.monotonic() < end:
+            _, client = chooser.choice(clients)
+            number = chooser.randrange(2)
+            client.freeze()
+            time.sleep(chooser.random() / 50)
+            kills += kill_connections(site.servers[number], site.urls[number])
+            client.thaw()
+            with suppress(TicketError):
+                ours += pool.next_ids("photos", chooser.choice((1, 30)))
+    theirs = crowd.finish()
+    with capsys.disabled():
+        print(f"\n{site.servers[0].kind} {site.layout}: {kills} kills, pool: {len(ours)}, {crowd}")
+    assert_unique(theirs + ours)
+    assert kills > 50
+    for language in LANGUAGES:
+        assert crowd.drawn[language], language
+
+
+def test_late_answer_is_no_ticket_of_another_sequence(
+    site: Site, start_client: StartClient
+) -> None:
+    """A client gives up on a server whose answers come too late, and takes them for nothing later."""
+    site.create("photos")
+    site.create("albums", start=ALBUMS)
+    drawn: dict[str, list[int]] = {"photos": [], "albums": []}
+    with TcpProxy(site.urls[0].port) as proxy:
+        urls = [site.urls[0].set(port=proxy.port), site.urls[1]]
+        clients = [start_client(language, urls) for language in LANGUAGES]
+
+        def draw(sequence: str, n: int) -> list[list[int]]:
+            for client in clients:
+                client.ask(sequence, n)
+            answers = [client.answer() for client in clients]
+            drawn[sequence] += [ticket for answer in answers for ticket in answer]
+            return answers
+
+        for n in (1, 2, 1, 2):
+            draw("photos", n)
+            draw("albums", n)
+        for n in (1, 3):
+            proxy.do(Fault("delay", LATE_SECONDS))
+            draw("photos", n)
+            draw("photos", n)
+            proxy.do(Fault())
+            for _ in range(6):  # while the late answers arrive
+                of_albums, of_photos = draw("albums", n), draw("photos", 1)
+                time.sleep(LATE_SECONDS / 6)
+        for language, *both in zip(LANGUAGES, of_albums, of_photos, strict=True):
+            assert residues(both[0] + both[1]) == {0, 1}, language
+    for tickets in drawn.values():
+        assert_unique(tickets)
+    assert max(drawn["photos"]) < ALBUMS <= min(drawn["albums"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_servers_in_another_order_are_refused(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    site.create()
+    client = start_client(language, site.urls[::-1])
+    for n in (1, 5):
+        with pytest.raises(Refused, match="is no table of stride 2"):
+            client.draw("photos", n)
+    for name in ("missing", "photos`; DROP TABLE photos; --"):
+        with pytest.raises(Refused):
+            client.draw(name)
+    assert len(start_client(language, site.urls).draw("photos", 3)) == 3
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_server_that_begins_transactions_loses_no_draw(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    """A draw that is rolled back when its client ends would be drawn again."""
+    site.create()
+    ids: list[int] = []
+    with setting(site.servers[0], autocommit=0), setting(site.servers[1], autocommit=0):
+        for n in (1, 7, 1, 7):
+            client = start_client(language, site.urls)
+            ids += client.draw("photos", n) + client.draw("photos", n)
+            client.kill()
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_numbers_that_floats_cannot_tell_apart(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    site.create(start=2**53 - 20)
+    client = start_client(language, site.urls)
+    ids = [ticket for n in (1, 1, 20, 20, 1, 1, 1, 1) for ticket in client.draw("photos", n)]
+    with TicketPool(site.urls) as pool:
+        ids += pool.next_ids("photos", 20)
+    assert_unique(ids)
+    assert max(ids) > 2**53
+    assert residues(ids) == {0, 1}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_last_numbers_on_a_lax_server_are_drawn_once(
+    language: str, bits: int, site: Site, start_client: StartClient
+) -> None:
+    """A lax server would store the largest number that fits, and answer with the one that does not."""
+    last = 2**bits - 1 if bits == 32 else 2**63 - 1
+    site.create(start=last - 60, bits=bits)
+    ids: list[int] = []
+    for server in site.servers:
+        with server.administrator() as cursor:
+            cursor.execute("SELECT @@GLOBAL.sql_mode")
+            ((mode,),) = cursor.fetchall()
+            cursor.execute("SET GLOBAL sql_mode = ''")
+        try:
+            client = start_client(language, site.urls)
+            for n in (1, 7, 1, 9) * 6:
+                with suppress(Refused):
+                    ids += client.draw("photos", n)
+        finally:
+            with server.administrator() as cursor:
+                cursor.execute("SET GLOBAL sql_mode = %s", [mode])
+    assert_unique(ids)
+    assert last - 60 <= min(ids) <= max(ids) <= last
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_client_killed_within_a_block_leaves_no_lock(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    site.create()
+    chooser = random.Random(with_seed())
+    ids: list[int] = []
+    with TcpProxy(site.urls[0].port) as proxy, TicketPool(site.urls, hedge=False) as pool:
+        proxy.do(Fault("delay", 0.05))
+        for _ in range(4):
+            client = start_client(language, [site.urls[0].set(port=proxy.port), site.urls[1]])
+            ids += client.draw("photos") + client.draw("photos")
+            client.ask("photos", 20)
+            time.sleep(chooser.random() * 0.3)
+            client.kill()
+            ids += draw_from(pool, 1, 2)
+            ids += pool.next_ids("photos", 10)
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_server_that_fails_is_passed_over(
+    language: str, how: str, site: Site, start_client: StartClient
+) -> None:
+    site.create()
+    client = start_client(language, site.urls)
+    ids = [ticket for n in (1, 5, 1, 5) for ticket in client.draw("photos", n)]
+    assert residues(ids) == {0, 1}
+    getattr(site.servers[0], how)()
+    others = [ticket for n in (1, 5, 1, 5) for ticket in client.draw("photos", n)]
+    assert residues(others) == {0}
+    site.servers[0].revive()
+    ids += others + [ticket for n in (1, 5) * 4 for ticket in client.draw("photos", n)]
+    assert residues(ids[-12:]) == {0, 1}
+    assert_unique(ids)
+
+
+def test_every_language_after_growth_is_refused_until_changed(
+    kind: str, servers: ServerFixtures, start_client: StartClient, site: Site
+) -> None:
+    """Whether it is connected or starts again: the table has neither its stride nor its stub column."""
+    urls = [*site.owners, *Site(servers, kind, site.layout).owners]
+    site.create()
+    old = {language: start_client(language, urls[:2]) for language in LANGUAGES}
+    ids = [t for client in old.values() for n in (1, 4, 1, 4) for t in client.draw("photos", n)]
+    with TicketPool(urls[:2]) as before, TicketPool(urls, stride=4) as after:
+        resize.begin(before, after, "photos", gap=20_000)
+        ids += [t for client in old.values() for n in (1, 4) for t in client.draw("photos", n)]
+        resize.finish(after, "photos")
+        for language, client in old.items():
+            again = start_client(language, urls[:2])
+            for n in (1, 4) * 3:
+                with pytest.raises(Refused):
+                    client.draw("photos", n)
+                with pytest.raises(Refused, match="is no table of stride 2"):
+                    again.draw("photos", n)
+        new = [start_client(language, urls) for language in LANGUAGES]
+        for n in (1, 1, 1, 1, 5, 5, 5, 5) * 3:
+            ids += [ticket for client in new for ticket in client.draw("photos", n)]
+            ids += after.next_ids("photos", n)
+    assert residues(ids, 4) == {0, 1, 2, 3}
+    assert_unique(ids)
+
+
+FORK = """
+require $argv[1];
+$tickets = new Tickets(explode(' ', getenv('TICKET_SERVERS')), 2);
+$parent = [...$tickets->draw('photos', 1), ...$tickets->draw('photos', 4)];
+$child = pcntl_fork();
+for ($round = 0; $round < 200; $round++) {
+    try {
+        $drawn = array_merge($drawn ?? $parent, $tickets->draw('photos', $round % 3 + 1), $tickets->draw('albums'));
+    } catch (Exception $error) {
+        fwrite(STDERR, $error->getMessage());
+    }
+}
+if ($child) {
+    pcntl_waitpid($child, $status);
+} else {
+    $drawn = array_slice($drawn, 5);
+}
+echo implode(' ', $drawn), "\\n";
+"""
+
+
+def test_fork_of_a_php_program_draws_by_itself(
+    site: Site, programs: dict[str, list[str]], start_client: StartClient
+) -> None:
+    """Parent and child draw from two sequences, which a shared connection would mix up."""
+    site.create("photos")
+    site.create("albums", start=ALBUMS)
+    start_client("php", site.urls)
+    done = subprocess.run(
+        [programs["php"][0], "-r", FORK, programs["php"][1]],
+        env={"TICKET_SERVERS": " ".join(address(url, "php", EXAMPLES) for url in site.urls)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    ids = [int(word) for word in done.stdout.split()]
+    assert len(ids) > 1000, done.stderr
+    assert_unique(ids)
