@@ -30,6 +30,7 @@ from tests.support.draws import (
     kill_connections,
     residues,
     setting,
+    until,
 )
 from tests.support.load import Load
 from tests.support.servers import ServerFixtures
@@ -96,11 +97,7 @@ class Crowd:
 
 
 def all_languages(start: StartClient, site: Site, urls: list[URL]) -> list[tuple[str, Client]]:
-    return [
-        (language, start(language, urls))
-        for language in LANGUAGES
-        for _ in range(PROCESSES)
-    ]
+    return [(language, start(language, urls)) for language in LANGUAGES for _ in range(PROCESSES)]
 
 
 def with_seed() -> int:
@@ -183,16 +180,17 @@ def test_late_answer_is_no_ticket_of_another_sequence(
         for n in (1, 2, 1, 2):
             draw("photos", n)
             draw("albums", n)
+        last: list[list[int]] = []
         for n in (1, 3):
             proxy.do(Fault("delay", LATE_SECONDS))
             draw("photos", n)
             draw("photos", n)
             proxy.do(Fault())
             for _ in range(6):  # while the late answers arrive
-                of_albums, of_photos = draw("albums", n), draw("photos", 1)
+                last = [*draw("albums", n), *draw("photos", 1)]
                 time.sleep(LATE_SECONDS / 6)
-        for language, *both in zip(LANGUAGES, of_albums, of_photos, strict=True):
-            assert residues(both[0] + both[1]) == {0, 1}, language
+        for number, language in enumerate(LANGUAGES):
+            assert residues(last[number] + last[number + len(LANGUAGES)]) == {0, 1}, language
     for tickets in drawn.values():
         assert_unique(tickets)
     assert max(drawn["photos"]) < ALBUMS <= min(drawn["albums"])
@@ -229,7 +227,7 @@ def test_server_that_begins_transactions_loses_no_draw(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_numbers_that_floats_cannot_tell_apart(
+def test_numbers_above_2_to_53_stay_exact(
     language: str, site: Site, start_client: StartClient
 ) -> None:
     site.create(start=2**53 - 20)
@@ -258,7 +256,7 @@ def test_last_numbers_on_a_lax_server_are_drawn_once(
             cursor.execute("SET GLOBAL sql_mode = ''")
         try:
             client = start_client(language, site.urls)
-            for n in (1, 7, 1, 9) * 6:
+            for n in (1, 7, 1, 9) * 4:
                 with suppress(Refused):
                     ids += client.draw("photos", n)
         finally:
@@ -298,6 +296,7 @@ def test_server_that_fails_is_passed_over(
     ids = [ticket for n in (1, 5, 1, 5) for ticket in client.draw("photos", n)]
     assert residues(ids) == {0, 1}
     getattr(site.servers[0], how)()
+    until(lambda: not site.servers[0].answers())
     others = [ticket for n in (1, 5, 1, 5) for ticket in client.draw("photos", n)]
     assert residues(others) == {0}
     site.servers[0].revive()
