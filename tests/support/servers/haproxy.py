@@ -19,7 +19,7 @@ from tests.support.servers.reaper import Reaper
 HOST = "127.0.0.1"
 # A user without a password and without a right: the check says hello and goes.
 CHECKER = "haproxy"
-#: What deployments.md advises for a node of a Galera cluster; HAProxy gives it the addresses of both sides.
+#: What docs/operate/deploy.md advises for a node of a Galera cluster; HAProxy gives it the addresses of both sides.
 GALERA_CHECK = """\
 #!/bin/sh
 found=$(mariadb --no-defaults --host="$3" --port="$4" --user=haproxy --connect-timeout=1 \\
