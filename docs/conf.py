@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 import os
 import zlib
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
 
 # It tells of each plugin that it sets up.
 logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -61,3 +66,37 @@ def inventory(project: str) -> str | None:
 
 
 intersphinx_mapping = {project: (site, inventory(project)) for project, site in SITES.items()}
+
+
+#: Users are given these, and construct none.
+NOT_CONSTRUCTED = {"sqla_tickets.TicketServer"}
+
+
+def signature_of_class(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    result: str | None,
+) -> tuple[str | None, str | None]:
+    """The signature that a class has; Sphinx sees the one of a base class written in C, or of a `__new__`."""
+    if name in NOT_CONSTRUCTED:
+        return "", result
+    if what == "class" and signature == "(*args, **kwargs)":
+        return stringify_signature(inspect.signature(obj), show_annotation=False), result
+    return signature, result
+
+
+def first_line_only(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Leaves out how a class that users do not construct is constructed."""
+    if name in NOT_CONSTRUCTED:
+        del lines[1:]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", signature_of_class)
+    app.connect("autodoc-process-docstring", first_line_only)
