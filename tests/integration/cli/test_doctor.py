@@ -28,6 +28,8 @@ from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only,
 from tests.support.servers import USER, MySQLLike, PostgreSQL, ServerFixtures
 from tests.support.servers.ports import free_port
 
+pytestmark = pytest.mark.every_case
+
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
