@@ -1,4 +1,4 @@
-"""The insert paths with every kind of ticket server, in both layouts, under every application."""
+"""The insert paths with every kind of ticket server, in both layouts; applications of the other kinds have tests of their own."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_core(site: Site) -> None:
     assert len(set(site.rows(photos.c.id))) == 9
 
 
+@pytest.mark.app_databases("sqlite")
 def test_flush(site: Site) -> None:
     photos = [Photo(title=title, tags=[Tag(), Tag(), Tag()]) for title in "abcd"]
     with site.count() as counted, site.session() as session, session.begin():
@@ -72,6 +73,7 @@ def test_flush(site: Site) -> None:
     assert site.rows(Photo.id, Photo.title) == list(zip(ids, "abcd", strict=True))
 
 
+@pytest.mark.app_databases("sqlite")
 def test_bulk(site: Site) -> None:
     rows = [{"title": str(n)} for n in range(500)]
     with site.count() as counted, site.session() as session, session.begin():
