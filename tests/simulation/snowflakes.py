@@ -199,7 +199,8 @@ class IdMaker:
         (n,) = world.random.choices((1, 10, 1000, 10_000), (40, 10, 5, 1))
         call, frozen = self._checker.begin(), machine.frozen_seconds
         before = generator._lease
-        world.log("makes {} ids", n)
+        if world.trace is not None:
+            world.log("makes {} ids", n)
         runs: list[range] = []
         error: Exception | None = None
         try:
@@ -211,7 +212,8 @@ class IdMaker:
         except Exception as caught:  # noqa: BLE001  # the checker finds out whether it may be
             error = caught
         seconds = world.now - call.began - (machine.frozen_seconds - frozen)
-        world.log("has {} after {:.3f} s", error or runs[:2], seconds)
+        if world.trace is not None:
+            world.log("has {} after {:.3f} s", error or runs[:2], seconds)
         if error is None:
             self._checker.end(call, generator.layout, runs, seconds)
             lease = generator._lease

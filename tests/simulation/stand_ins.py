@@ -82,7 +82,9 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # as the real one
         world = self._world
-        world.may_switch()
+        world.chances_left -= 1  # as `may_switch`, without the call
+        if not world.chances_left:
+            world.switch()
         if self._is_locked and not world.is_over:
             if not blocking:
                 return False
@@ -118,8 +120,7 @@ class Lock:
         if self._waiting:
             self._world.wake(self._waiting.pop(0))
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire  # of most locks, so without another call
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -229,7 +230,9 @@ class _Time:
 
     def monotonic(self) -> float:
         world = self._world
-        world.may_switch()
+        world.chances_left -= 1  # as `may_switch`, without the call
+        if not world.chances_left:
+            world.switch()
         return world.machine.monotonic()
 
     def elapsed(self) -> float:

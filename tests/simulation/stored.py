@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from sqla_tickets import TicketPool
@@ -233,9 +234,10 @@ def marks_on(host: Host) -> dict[tuple[Value, ...], int]:
     for table in _tables(host):
         if table.key[1] != MARKS:
             continue
-        key, mark = [table.positions[column] for column in _KEY], table.positions["mark"]
+        key = itemgetter(*[table.positions[column] for column in _KEY])
+        mark = table.positions["mark"]
         for row in table.rows.values():
             values = row.seen_by(None)
             if values is not None:
-                found[tuple(values[n] for n in key)] = int(values[mark] or 0)
+                found[key(values)] = int(values[mark] or 0)
     return found

@@ -283,7 +283,8 @@ class Workload:
         world, checker, machine = self._world, self._checker, self._machine
         before = {name: checker.latest(name) for name in names if name not in _BUFFERED}
         began, frozen = world.now, machine.frozen_seconds
-        world.log("draws from {}", names)
+        if world.trace is not None:
+            world.log("draws from {}", names)
         error: Exception | None = None
         drawn: dict[str, list[range]] = {}
         try:
@@ -291,7 +292,8 @@ class Workload:
         except Exception as caught:  # noqa: BLE001  # the checker finds out whether it may be
             error = caught
         seconds = (world.now - began - (machine.frozen_seconds - frozen)) / len(names)
-        world.log("has {} after {:.3f} s", error or drawn, seconds)
+        if world.trace is not None:
+            world.log("has {} after {:.3f} s", error or drawn, seconds)
         for name, blocks in drawn.items():
             self._announced.handed_out(name, sum(map(len, blocks)))
             checker.drawn(name, blocks, before.get(name), began, seconds)

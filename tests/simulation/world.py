@@ -244,6 +244,7 @@ class World:
         machine: that it runs on.
         digest: of all that has happened so far: equal in two runs of one seed.
         switches: how often a task was switched to.
+        chances_left: after how many chances a thread loses the processor, as `may_switch` counts them.
         errors: with which tasks have ended.
         is_over: whether it was closed: what still runs is to end.
         on_wait_with_lock: is told of a task that waits for the network, for a time or for another thread's work while it
@@ -259,8 +260,7 @@ class World:
     ) -> None:
         self.seed, self.random, self.trace, self.preemption = seed, Random(seed), trace, preemption
         self.chance = self.random.random
-        #: How many chances there are until a thread next loses the processor.
-        self._chances_left = self._chances()
+        self.chances_left = self._chances()
         self.now = 0.0
         self.digest = self.switches = 0
         self.errors: list[tuple[Task, BaseException]] = []
@@ -344,10 +344,13 @@ class World:
 
     def may_switch(self) -> None:
         """Let others run, now and then: called where a real thread may lose the processor."""
-        self._chances_left -= 1
-        if self._chances_left:
-            return
-        self._chances_left = self._chances()
+        self.chances_left -= 1
+        if not self.chances_left:
+            self.switch()
+
+    def switch(self) -> None:
+        """Let others run for a moment."""
+        self.chances_left = self._chances()
         if self.task is not self._nobody and not self.is_over:
             self.park(self.random.expovariate(1 / SWITCH_SECONDS), is_short=True)
 
