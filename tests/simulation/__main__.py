@@ -97,6 +97,8 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
         "draws that failed while no server could serve: "
         + (", ".join(f"{k} {n}" for k, n in sorted(failed.items())) or "none")
     )
+    if announced := sum(o.announced for o in outcomes):
+        say(f"tickets repeated after a table was emptied by hand, as announced: {announced}")
     slowest, slowest_id = max(o.slowest for o in outcomes), max(o.slowest_id for o in outcomes)
     say(f"slowest draw: {slowest:.3f} s; slowest id by time: {slowest_id:.3f} s")
     broken = [str(outcome.seed) for outcome in outcomes if outcome.broken_promises]

@@ -40,6 +40,8 @@ class Announcements(logging.Handler):
         self._world, self._broken, self._refuses = world, broken, refuses
         self.set_back: Callable[[], Collection[str]] = set
         self._criticals: dict[Machine, list[str]] = {}
+        #: When processes have said that a server broke a promise, and what they said.
+        self._told: list[tuple[float, str]] = []
         self._quarantined: dict[Machine, list[tuple[str, str]]] = {}
         #: The tables that each process was warned of: sequence and server.
         self._alone: dict[Machine, set[tuple[str, str]]] = {}
@@ -53,7 +55,10 @@ class Announcements(logging.Handler):
         """A line of the log."""
         machine = self._world.machine
         if record.levelno >= logging.CRITICAL:
-            self._criticals.setdefault(machine, []).append(record.getMessage())
+            text = record.getMessage()
+            self._criticals.setdefault(machine, []).append(text)
+            if BROKEN_PROMISE in text:
+                self._told.append((self._world.now, text))
             if WAS_SET_BACK in str(record.msg) and isinstance(record.args, tuple):
                 self._sees_lease_set_back(machine, str(record.args[0]))
         elif IS_ALONE in str(record.msg) and isinstance(record.args, tuple):
@@ -65,6 +70,13 @@ class Announcements(logging.Handler):
         if not any(f"://{host}/" in server for host in self.set_back()):
             text = f"{machine} says that {server} was set back, and it was not"
             self._broken("false alarm", text)
+
+    def has_told(self, sequence: str, host: str, since: float) -> bool:
+        """Whether any process has said since a moment that a server broke its promise for a sequence."""
+        about = f"{BROKEN_PROMISE} for the sequence {sequence!r}"
+        return any(
+            since <= at and f"://{host}/" in text and about in text for at, text in self._told
+        )
 
     # -- events
 

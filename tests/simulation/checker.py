@@ -12,7 +12,7 @@ from sqla_tickets import TicketPool
 from sqla_tickets.errors import TicketError, TicketsExhausted
 from sqla_tickets.events import Draw
 
-from .announcements import Announcements
+from .announcements import Announcements, known_hosts
 from .network import Host
 from .number_set import NumberSet
 from .snowflakes import IdChecker
@@ -93,6 +93,20 @@ class _Answer(NamedTuple):
     at: float
 
 
+class _Reset(NamedTuple):
+    """A table whose numbers somebody let begin again.
+
+    Attributes:
+        at: when.
+        host: the server.
+        issued: the tickets that were handed out since.
+    """
+
+    at: float
+    host: str
+    issued: NumberSet
+
+
 #: The sequence that each process draws from all servers.
 SINGLES: Final = "photos"
 #: No ticket is larger.
@@ -113,6 +127,7 @@ class Checker:
         draws: how many draws were answered.
         failed: how many were not, by the classes of their errors.
         raises: how often a sequence was raised.
+        announced: tickets that came twice after their table was emptied by hand, as other processes had announced.
         broken_promises: the broken promises.
         max_age_seconds: for how long tickets may be buffered.
     """
@@ -132,7 +147,7 @@ class Checker:
         self._latest: dict[str, dict[int, int]] = {}
         self.announcements = Announcements(world, self.broken, lambda: self.needs_peer)
         self.ids = IdChecker(world, self.broken, self._can_lease)
-        self.draws = self.tickets = self.raises = 0
+        self.draws = self.tickets = self.raises = self.announced = 0
         self.max_age_seconds = math.inf
         #: Whether a process is asked itself for each answer of a server.
         self.sees_answers = True
@@ -140,6 +155,8 @@ class Checker:
         self._blocks: dict[tuple[Machine, str, int], list[_Answer]] = {}
         #: Tickets that nobody knows to be issued but who has them: sequence, issuer, above what, and the last.
         self._untold: list[tuple[str, int, int, int]] = []
+        #: Tables that were emptied by hand: by sequence and issuer.
+        self._resets: dict[tuple[str, int], _Reset] = {}
         #: When each process has last distrusted what it had buffered.
         self._distrusted: dict[Machine, float] = {}
         self.failed: Counter[str] = Counter()
@@ -196,7 +213,11 @@ class Checker:
             self.tickets += len(block)
             issuer = self.issuer(block[0])
             is_untold = self._untold and self._is_untold(sequence, issuer, block[0])
-            if issued.add(block) and not is_untold:
+            is_repeated = issued.add(block)
+            if self._resets and self._was_announced(sequence, issuer, block, began):
+                is_untold = True
+                self.announced += is_repeated * len(block)
+            if is_repeated and not is_untold:
                 self.broken("repeated", f"{sequence}: {block}")
             latest[issuer] = max(latest.get(issuer, 0), block[-1])
             if before is None:
@@ -221,6 +242,29 @@ class Checker:
             name == sequence and server == issuer and above < first <= last
             for name, server, above, last in self._untold
         )
+
+    def reset_by_hand(self, sequence: str, host: str) -> None:
+        """Somebody has let the numbers of a table begin again."""
+        issuer = self.issuer(1 + list(self._hosts).index(host))
+        self._resets[sequence, issuer] = _Reset(self._world.now, host, NumberSet())
+
+    def _was_announced(self, sequence: str, issuer: int, block: range, began: float) -> bool:
+        """Whether tickets may be old ones, as docs/causes.md says in 6.
+
+        Their table was emptied by hand, and some process has logged that before they were handed out. The process that got
+        them knew the server before, and had no ticket above them. Nobody got them since the table was emptied.
+        """
+        reset = self._resets.get((sequence, issuer))
+        if reset is None:
+            return False
+        machine = self._world.machine
+        is_old = not reset.issued.add(block)
+        knew_server = known_hosts(machine).get(reset.host, math.inf) < reset.at
+        answers = self._blocks.get((machine, sequence, issuer), [])
+        above = bisect_right(answers, _Answer(block[-1], _LAST, 0.0))
+        had_later = any(answer.at < began for answer in answers[above:])
+        told = self.announcements.has_told(sequence, reset.host, reset.at)
+        return is_old and knew_server and not had_later and told
 
     # -- buffered tickets
 

@@ -97,6 +97,8 @@ class Nemesis:
         self.lossy: set[str] = set()
         #: Is told of tickets that a crash took back and no peer knew: sequence, offset, and between which two numbers.
         self.on_untold: Callable[[str, int, int, int], object] = lambda *_: None
+        #: Is told that somebody has let the numbers of a table begin again: sequence, and server.
+        self.on_reset: Callable[[str, str], object] = lambda *_: None
         #: The backups of each server, with the times when they were made.
         self.images: dict[str, list[tuple[float, object]]] = {}
         self._ends: dict[int, Callable[[], None]] = {}
@@ -381,6 +383,7 @@ class Nemesis:
             session = model.connect(Login("root" if is_mysql else "postgres", "tickets"), _nothing)
             try:
                 session.handle(Query(statement))
+                self.on_reset(SINGLES, host.name)
             except ServerError as error:
                 self._world.log(f"{statement}: {error}")
             session.close()

@@ -59,6 +59,7 @@ class Outcome:
         tickets: that they gave.
         ids: that sort by time, and were made.
         raises: how often a sequence was raised.
+        announced: tickets that came twice after their table was emptied by hand, as other processes had announced.
         failed: how many draws were not answered, by their errors.
         faults: how many there were, by kind.
         broken_promises: broken promises.
@@ -74,6 +75,7 @@ class Outcome:
     tickets: int = 0
     ids: int = 0
     raises: int = 0
+    announced: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     broken_promises: list[BrokenPromise] = field(default_factory=list)
@@ -145,6 +147,7 @@ class Scenario:
         pause = random.choice((0.1, 0.1, 0.2))
         self.nemesis = Nemesis(world, self.network, self.health, self, pause)
         self.nemesis.on_untold = self.checker.may_repeat
+        self.nemesis.on_reset = self.checker.reset_by_hand
         self.checker.announcements.set_back = self.set_back
         self.alive: list[Machine] = []
         self._are_to_end = False
@@ -343,6 +346,7 @@ def simulate(
         checker.tickets,
         checker.ids.made,
         checker.raises,
+        checker.announced,
         checker.failed + checker.ids.failed,
         scenario.nemesis.faults,
         checker.broken_promises,
