@@ -349,6 +349,6 @@ def _record(context: StatementContext, node: int, known: int, claim: Claim) -> b
     return True
 
 
-def take_back(context: StatementContext, node: int, told: int, used: int) -> None:
-    """Replace a horizon that this server was told, when the number was given back below it."""
-    context.send(_kept(context, _TAKE_BACK), number=node, told=told, until=used)
+def take_back(context: StatementContext, node: int, told: int, used: int) -> bool:
+    """Replace a horizon that this server was told, when the number was given back below it; False if it knows another one."""
+    return context.send(_kept(context, _TAKE_BACK), number=node, told=told, until=used) == 1

@@ -78,11 +78,17 @@ class PeerHorizons:
                 log.info("%s does not know the horizon of %r: %s", peer, lease, error)
 
     def take_back(self, lease: Lease, latest: int) -> bool:
-        """Whether every other server knows that no id of the number has a time after ``latest``."""
+        """Whether every other server knows that no id of the number has a time after ``latest``.
+
+        One that was told of no horizon may be yet: the network may hold back what told it.
+        """
         peers = self._of(lease)
         for peer in peers:
             try:
-                numbering.ask(peer, lease_table.take_back, lease.node, lease.horizon, latest)
+                if not numbering.ask(
+                    peer, lease_table.take_back, lease.node, lease.horizon, latest
+                ):
+                    return False
             except TicketError as error:
                 log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
                 return False

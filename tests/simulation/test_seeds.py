@@ -22,6 +22,7 @@ from sqla_tickets.snowflake.leases import NodeLease, NodeLeases
 from sqla_tickets.tables.context import StatementContext
 
 from .directed import play
+from .network import Link
 from .number_set import NumberSet
 from .scenario import Scenario
 from .servers import Kind
@@ -133,6 +134,48 @@ def test_peer_that_is_told_twice_of_an_owner_calls_no_server_set_back(
 
     play(kind, work)
     assert cut == [True]
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
+def test_horizon_that_comes_after_take_back_calls_no_server_set_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The network held back what told the peer; the number was given back by then, and leased again."""
+    record, late, is_done = lease_table._record, list[Link](), list[bool]()
+
+    def work(scenario: Scenario) -> None:
+        scenario.create_tables()
+        world, network, pool = scenario.world, scenario.network, scenario.pool()
+        leases, generator = NodeLeases(pool), SnowflakeGenerator(pool, "likes")
+        leases.create_table()
+        for _ in range(4):  # each server has told of a number
+            generator.next_id()
+            leases.release()
+            world.sleep(1)
+
+        def record_late(context: StatementContext, *arguments: Any) -> bool:
+            if not late:
+                name = next(name for name in network.hosts if f"://{name}/" in str(context.server))
+                late.append(network.link(world.machine, network.hosts[name]))
+                late[0].cut(there=True, back=False)
+            return record(context, *arguments)
+
+        monkeypatch.setattr(lease_table, "_record", record_late)
+        generator.next_id()
+        late[0].is_cut_there = False  # for what is sent from now on
+        while not all(server.breaker.is_closed for server in pool.servers):
+            pool.next_id("photos")  # it has them probed
+            world.sleep(0.5)
+        leases.release()
+        late[0].heal()
+        for _ in range(8):  # most likely with the same number
+            world.sleep(1)
+            generator.next_id()
+            leases.release()
+        is_done.append(True)
+
+    play("mysql", work)
+    assert is_done
     assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
 
 
