@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from alembic.config import Config
 from pytest_alembic.tests import (  # noqa: F401  # collected from here
     test_model_definitions_match_ddl,
     test_single_head_revision,
@@ -18,13 +18,12 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def alembic_config(tmp_path: Path) -> dict[str, Any]:
-    servers = " ".join(f"sqlite:///{tmp_path}/tickets{n}.db" for n in (1, 2))
-    return {
-        "file": str(HERE / "alembic.ini"),
-        "script_location": str(HERE / "migrations"),
-        "config_options": {"ticket_servers": servers},
-    }
+def alembic_config(tmp_path: Path) -> Config:
+    """Ticket servers of the test's own, which come before those of `alembic.ini`."""
+    config = Config(HERE / "alembic.ini")
+    servers = [f"sqlite:///{tmp_path}/tickets{n}.db" for n in (1, 2)]
+    config.attributes["ticket_pools"] = {"default": servers}
+    return config
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ def test_the_example_passes_the_tests_of_pytest_alembic(tmp_path: Path) -> None:
     example = shutil.copytree(REPOSITORY / "examples" / "migrated", tmp_path / "migrated")
     printed = run(example, "-p", "pytest_alembic", str(example))
     assert "4 passed" in printed, printed
+    assert not list(example.glob("*.db"))  # none of those in alembic.ini was touched
 
 
 #: What alembic-gauntlet asks for in an `env.py`: its connection, and its schema.
