@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.support.projects import REPOSITORY
+
 pytestmark = pytest.mark.skipif(not find_spec("sqlalchemy_continuum"), reason="it is not installed")
 
 #: In a process of its own: the library listens to all sessions, and makes every BIGINT of SQLite an INTEGER.
@@ -63,12 +65,26 @@ PRINTED = """\
 3 3
 True 10
 """
+#: What the example prints.
+EXAMPLE = """\
+sequences photos
+history 3 three
+restored with its id True
+photos 10 ids 10
+"""
 
 
 def test_versions_of_rows_with_tickets() -> None:
     """A version keeps its row's ticket; a sequence with a name needs no table for the versions."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == (PRINTED, 0), done.stderr
+
+
+def test_example_of_versions() -> None:
+    """`examples/versions.py`, which the recipe quotes."""
+    example = REPOSITORY / "examples" / "versions.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (EXAMPLE, 0), done.stderr
 
 
 def test_version_table_declares_a_sequence_without_name() -> None:
