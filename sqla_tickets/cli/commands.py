@@ -27,11 +27,11 @@ from ..concurrency import time
 from ..dialects import LayoutName, Role
 from ..maintenance import operations, resize
 from ..snowflake import numbering
+from ..status import measure as status_
 from ..tables.grants import ROLES, grants
 from . import audit as audit_
 from . import doctor as doctor_
 from . import output, plans, project
-from . import status as status_
 from .config import PoolOptions, find_pool
 from .execution import execute
 from .options import (

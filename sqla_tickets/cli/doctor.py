@@ -13,18 +13,18 @@ a `Code` that no page names.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .. import TableStatus, TicketError, TicketPool, TicketTableMissing, TicketTableMoved
+from .. import TicketError, TicketPool, TicketTableMissing, TicketTableMoved
 from .. import concurrency as clock
 from ..dialects import Grant
 from ..high_water.statements import MARKS
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
+from ..status.text import UNFIT, in_short, restoration, set_back
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, ServerInspection, inspect_pool
@@ -319,33 +319,6 @@ def old_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
                 why=set_back(status),
                 fix=restoration(status),
             )
-
-
-def set_back(status: TableStatus) -> str:
-    """What is wrong with a table that shows an old number."""
-    known, shown = status.high_water_mark or 0, status.last_ticket or 0
-    if (known - status.offset) % status.stride:
-        expected = f"its peers refuse its tickets up to {known:,}"
-    else:
-        expected = f"its peers know that it issued {known:,}"
-    return f"It was set back: it shows {shown:,}, and {expected}."
-
-
-def restoration(status: TableStatus) -> str:
-    """What to do about it."""
-    return (
-        f"sqla-tickets restore --offset {status.offset}, before any client connects. Then restart the clients"
-        " that have quarantined it, or call pool.unquarantine() there."
-    )
-
-
-def in_short(error: str, server: str, sequence: str) -> str:
-    """A message without the server and the table that stand above it."""
-    table = rf"(?:the (?:ticket )?table {re.escape(repr(sequence))} on )?"
-    what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
-    if found and not re.match(rf"{table}{re.escape(server)}: ", error):
-        what = f"It {what}"
-    return what[:1].upper() + what[1:] + ("" if what.endswith((".", "?")) else ".")
 
 
 @check
@@ -706,7 +679,6 @@ def stale_statistics(server: ServerInspection, pool: PoolInspection) -> Iterator
         )
 
 
-UNFIT: Final = "Correct the configuration (URLs, order of the servers, stride), or the table."
 #: Parts of the numbers, and of the connections, from which on it is high time.
 FULL_SEQUENCE_PART: Final = 0.7
 FULL_CONNECTIONS_PART: Final = 0.8

@@ -146,7 +146,7 @@ def test_what_nobody_has_foreseen_is_no_finding(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("sqla_tickets.cli.status.measure", fail)
+    monkeypatch.setattr("sqla_tickets.status.measure.measure", fail)
     monkeypatch.setattr("sys.argv", ["sqla-tickets", "status", "--server", "sqlite:///a.db"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
+from ..errors import TicketError
 from ..maintenance import operations
-from ..maintenance.status import ask_tables, state_after
+from ..maintenance.status import TableStatus, ask_tables, state_after
+from ..pool import TicketPool
 from ..snowflake.leases import NodeLease, NodeLeases
 
 #: ``Number.MAX_SAFE_INTEGER``: above it, JavaScript takes two neighbours for one.
@@ -52,19 +53,31 @@ def measure(
     """
     named = {pool: {*sequences, *operations.names(pool, with_moved=True)} for pool in pools}
     begin = time.monotonic()
-    before: dict[tuple[str, str, str], int | None] = {}
+    earlier: list[TableStatus] = []
     if over:
         earlier = [s for pool in pools for s in ask_tables(pool, named[pool])]
-        before = {(s.pool, s.sequence, s.server): s.last_ticket for s in earlier}
         time.sleep(over)
     found: list[TableStatus] = []
     for pool in pools:
         asked = ask_tables(pool, named[pool], ask_peers=True)
-        seconds = time.monotonic() - begin
-        found += [_with_rate(s, before.get((s.pool, s.sequence, s.server)), seconds) for s in asked]
+        found += with_rates(asked, earlier, time.monotonic() - begin)
         if not asked:
             found += _unreachable(pool)
     return found
+
+
+def with_rates(
+    statuses: Iterable[TableStatus], earlier: Iterable[TableStatus], seconds: float
+) -> list[TableStatus]:
+    """The statuses with the rates since earlier ones, where there are any.
+
+    Args:
+        statuses: of now.
+        earlier: of the same tables.
+        seconds: between the two.
+    """
+    before = {(s.pool, s.sequence, s.server): s.last_ticket for s in earlier}
+    return [_with_rate(s, before.get((s.pool, s.sequence, s.server)), seconds) for s in statuses]
 
 
 def _with_rate(status: TableStatus, before: int | None, seconds: float) -> TableStatus:

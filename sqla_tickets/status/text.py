@@ -1,0 +1,224 @@
+"""The words of a status: the verdict, the problems and what to do about each, names and numbers.
+
+The command line prints them, and the HTTP service's page shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from ..dialects import find_class
+from ..maintenance.status import State, TableStatus
+
+#: How many names a list has.
+SHOWN_NAMES: Final = 5
+#: How grave something is: ids can repeat or are not issued, less is there than should be, or all is well.
+Level = Literal["bad", "warning", "advice", "well"]
+UNFIT: Final = "Correct the configuration (URLs, order of the servers, stride), or the table."
+
+
+def is_drawn_from(s: TableStatus) -> bool:
+    """Whether the server issues tickets of the sequence."""
+    return s.state == "up" and bool(s.capacity_left)
+
+
+class Verdict(NamedTuple):
+    """Which servers are not up, and whether ids are issued all the same.
+
+    Attributes:
+        text: two sentences.
+        level: how grave that is.
+    """
+
+    text: str
+    level: Level
+
+
+def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
+    """The verdict on all sequences.
+
+    Args:
+        statuses: of every sequence on every server.
+        servers: how many there are.
+    """
+    wanted = {(s.pool, s.sequence): s for s in statuses if s.sequence and s.state != "moved"}
+    which: dict[State, set[tuple[str, str]]] = {}
+    for s in statuses:
+        if s.state not in ("up", "moved"):
+            which.setdefault(s.state, set()).add((s.pool, s.server))
+    ill = ", ".join(
+        f"{len(found)}{'' if n else _of(servers)} {_is(state, len(found))}"
+        for n, (state, found) in enumerate(which.items())
+    )
+    drawn_from = {(s.pool, s.sequence) for s in statuses if is_drawn_from(s)}
+    busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
+    failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
+    waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
+    if not wanted and not ill:
+        ids = "No sequence is here: create one, or name a foreign table."
+        if statuses:
+            ids = "Every sequence has MOVED."
+    elif len(failing) == len(wanted):
+        ids = "No ids are issued."
+    elif failing:
+        ids = f"No ids of {few_of(failing)} are issued."
+    elif waiting:
+        ids = f"Draws of {few_of(waiting)} wait for a server that is BUSY."
+    else:
+        ids = "Ids are still issued." if ill else "Ids are issued."
+    well = f"{servers}{_of(servers)} {_is('up', servers)}"
+    is_bad = failing or (ill and not wanted)
+    return Verdict(
+        f"{ill or well}. {ids}", "bad" if is_bad else "warning" if ill or waiting else "well"
+    )
+
+
+def _of(servers: int) -> str:
+    return f" of {servers} ticket server{'' if servers == 1 else 's'}"
+
+
+def _is(state: State, count: int) -> str:
+    verb = ("has", "have") if state == "no table" else ("is", "are")
+    return f"{verb[count != 1]} {state.upper()}"
+
+
+def few_of(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    few, more = names[:SHOWN_NAMES], len(names) - SHOWN_NAMES
+    return ", ".join(few) + (f" and {more} more" if more > 0 else "")
+
+
+#: What to do where a table is in such a state.
+_REMEDIES: Final[dict[State, str]] = {
+    "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
+    "down": "Start the server, or repair the network between here and it.",
+    "read-only": "sqla-tickets doctor names the setting. If the server was a replica, or its data are old:"
+    " sqla-tickets restore --offset {offset} before it takes writes.",
+    "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
+    "unfit": UNFIT,
+    "moved": "Configure the pool that has it, in each process that still draws from this one.",
+    "closed": "If that lasts, run the migration again: it finishes what was left half done.",
+}
+#: Of these the name of one sequence says little.
+_OF_THE_SERVER: Final = ("down", "read-only")
+
+
+def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
+    """What an operator has to do, for each sequence and server that is not up."""
+    return [_problem(s) for s in statuses if s.state != "up"]
+
+
+def _problem(s: TableStatus) -> Problem:
+    is_of_server = s.state in _OF_THE_SERVER or not s.sequence
+    fix = _REMEDIES.get(s.state, "").format(offset=s.offset, sequence=s.sequence)
+    if s.state == "read-only":
+        why = "It answers, and takes no writes"
+    elif s.state in ("set back", "quarantined"):
+        why, fix = set_back(s), restoration(s)
+    else:
+        why = in_short(str(s.error), s.server, s.sequence)
+        if s.state != "unfit":  # the advice at its end follows, in the words of an operator
+            why = f"{why.rpartition(': ')[0] or why}."
+    return Problem(
+        s.state.upper(),
+        "bad",
+        where=s.server,
+        what="" if is_of_server else label_of(s),
+        why=why,
+        fix=fix,
+        sequence="" if is_of_server else s.sequence,
+    )
+
+
+def location_of(s: TableStatus) -> str:
+    """The server without its offset, which has a column of its own."""
+    return address_of(s.server.removesuffix(f" (offset {s.offset})"))
+
+
+def address_of(name: str) -> str:
+    """The address of a server without its kind."""
+    scheme, _, rest = name.partition("://")
+    known = find_class(scheme)
+    return name if known and known.is_embedded else rest or name
+
+
+def label_of(s: TableStatus) -> str:
+    """The name of a sequence, after its pool's where that is not the default one."""
+    return s.sequence if s.pool == "default" else f"{s.pool}: {s.sequence}"
+
+
+class Problem(NamedTuple):
+    """Something for an operator to do.
+
+    Attributes:
+        label: what it is, in capitals.
+        level: how grave that is.
+        where: the server, or the shards.
+        what: was found.
+        why: it matters.
+        fix: the next step.
+        sequence: that it is about; empty where it is about more.
+    """
+
+    label: str
+    level: Level
+    where: str
+    what: str
+    why: str
+    fix: str
+    sequence: str = ""
+
+    @property
+    def reason(self) -> tuple[str, ...]:
+        """Equal for what has one reason, whatever the sequence and its numbers."""
+        own = re.compile(rf"\b{re.escape(self.sequence)}\b|\d[\d,]*" if self.sequence else "(?!)")
+        return self.label, self.where, *(own.sub("", part) for part in self[3:6])
+
+
+def alike(found: Iterable[Problem]) -> list[tuple[Problem, list[str]]]:
+    """The first problem of each server and reason, with the other sequences that have it."""
+    groups: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in found:
+        groups.setdefault(problem.reason, []).append(problem)
+    return [
+        (first, [other.sequence for other in others if other.sequence])
+        for first, *others in groups.values()
+    ]
+
+
+def number(value: float | None) -> str:
+    """A number with separators, and with an exponent from 10**12 on."""
+    if value is None:
+        return "-"
+    if value >= 10**12:
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:,.1f}"
+
+
+def set_back(status: TableStatus) -> str:
+    """What is wrong with a table that shows an old number."""
+    known, shown = status.high_water_mark or 0, status.last_ticket or 0
+    if (known - status.offset) % status.stride:
+        expected = f"its peers refuse its tickets up to {known:,}"
+    else:
+        expected = f"its peers know that it issued {known:,}"
+    return f"It was set back: it shows {shown:,}, and {expected}."
+
+
+def restoration(status: TableStatus) -> str:
+    """What to do about it."""
+    return (
+        f"sqla-tickets restore --offset {status.offset}, before any client connects. Then restart the clients"
+        " that have quarantined it, or call pool.unquarantine() there."
+    )
+
+
+def in_short(error: str, server: str, sequence: str) -> str:
+    """A message without the server and the table that stand above it."""
+    table = rf"(?:the (?:ticket )?table {re.escape(repr(sequence))} on )?"
+    what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
+    if found and not re.match(rf"{table}{re.escape(server)}: ", error):
+        what = f"It {what}"
+    return what[:1].upper() + what[1:] + ("" if what.endswith((".", "?")) else ".")
