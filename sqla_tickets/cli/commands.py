@@ -50,6 +50,7 @@ from .options import (
     url,
     without_passwords,
 )
+from .serve import serve
 from .shards import Shard, ShardIds, TicketColumn, columns_of, open_shards
 from .waiting import Asked, spinner
 
@@ -684,3 +685,6 @@ def template() -> None:
     Such as: alembic init -t "$(sqla-tickets template)" migrations
     """
     click.echo(project.TEMPLATE)
+
+
+cli.add_command(serve)

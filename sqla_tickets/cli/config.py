@@ -44,12 +44,7 @@ class PoolOptions:
         Raises:
             TicketArgumentError: none is configured, the configuration is invalid, or a driver is async.
         """
-        try:
-            pools = self._load()
-        except CommandError as error:
-            raise TicketArgumentError(str(error)) from error
-        if not pools:
-            raise TicketArgumentError(NOT_CONFIGURED)
+        pools = self.load(hedge=False)
         for server in [server for pool in pools.values() for server in pool.servers]:
             server.check_caller()
         try:
@@ -70,11 +65,28 @@ class PoolOptions:
         with self.all() as pools:
             yield find_pool(pools, self.pool)
 
-    def _load(self) -> dict[str, TicketPool]:
+    def load(self, *, hedge: bool | None = None) -> dict[str, TicketPool]:
+        """Every pool by its name, to be closed by the caller. Connects to nothing.
+
+        Args:
+            hedge: of the pool of ``servers``; a single command does not.
+
+        Raises:
+            TicketArgumentError: none is configured, or the configuration is invalid.
+        """
+        try:
+            pools = self._load(hedge)
+        except CommandError as error:
+            raise TicketArgumentError(str(error)) from error
+        if not pools:
+            raise TicketArgumentError(NOT_CONFIGURED)
+        return pools
+
+    def _load(self, hedge: bool | None) -> dict[str, TicketPool]:
         if self.servers:
             name = self.pool or "default"
             try:
-                return {name: TicketPool(self.servers, stride=self.stride, name=name, hedge=False)}
+                return {name: TicketPool(self.servers, stride=self.stride, name=name, hedge=hedge)}
             except TicketArgumentError as error:
                 raise TicketArgumentError(
                     f"--server, or SQLA_TICKETS_SERVERS, or --stride: {error}"

@@ -33,6 +33,8 @@ COMMANDS: dict[str, list[str]] = {
 }
 #: They work on a project's files, and are in `test_project.py`.
 ON_FILES = {"init", "template"}
+#: It runs until a signal comes, and is in `tests/integration/http`.
+SERVING = {"serve"}
 ASKING = sorted(COMMANDS.keys() - {"grants"})
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 FILES = {
@@ -69,7 +71,7 @@ def ask(command: str, *more: str) -> Done:
 
 
 def test_every_command_is_here() -> None:
-    assert set(cli.commands) == COMMANDS.keys() | ON_FILES
+    assert set(cli.commands) == COMMANDS.keys() | ON_FILES | SERVING
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -112,7 +114,9 @@ def test_invalid_usage_and_help(command: str) -> None:
     assert run_cli(command, "--help").code == 0
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in sorted(COMMANDS.keys() | ON_FILES))])
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in sorted(COMMANDS.keys() | ON_FILES | SERVING))]
+)
 def test_help_is_whole_at_80_columns(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run_cli(*command, "--help").text.splitlines()[1:]

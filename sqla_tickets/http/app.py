@@ -1,0 +1,242 @@
+"""The ASGI application: its routes, who may use them, and what they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..concurrency import run_in_greenlet
+from ..pool import TicketPool
+from . import openapi, page
+from .monitor import Monitor
+from .problems import Problem, respond, respond_to_a_defect
+from .service import Service
+from .settings import Settings
+from .tokens import EVERYTHING, STATUS
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+
+#: ``Number.MAX_SAFE_INTEGER``: JSON parsers that know only doubles, as JavaScript's, round what is above it.
+LARGEST_SAFE: Final = 2**53 - 1
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+_NOT_STORED: Final = {"Cache-Control": "no-store"}
+#: Pools by their names. It is called twice in each worker: one of them draws, the other one only asks.
+LoadPools = Callable[[], Mapping[str, TicketPool]]
+
+
+def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starlette:
+    """The application. It makes its pools when the server starts it, so that none crosses a fork.
+
+    Args:
+        load_pools: returns new pools, by their names.
+        settings: what to serve, and to whom.
+    """
+    endpoints = _Endpoints(load_pools, settings or Settings())
+    return Starlette(
+        routes=[
+            Route("/v1/sequences/{name}/tickets", endpoints.tickets, methods=["POST"]),
+            Route("/", endpoints.status_page),
+            Route("/health", endpoints.health),
+            Route("/ready", endpoints.ready),
+            Route("/metrics", endpoints.metrics),
+            Route("/openapi.json", endpoints.document),
+        ],
+        exception_handlers={404: respond, 405: respond, Problem: respond, 500: respond_to_a_defect},
+        lifespan=endpoints.lifespan,
+    )
+
+
+class _Endpoints:
+    def __init__(self, load_pools: LoadPools, settings: Settings) -> None:
+        self._load_pools, self._settings = load_pools, settings
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
+        """The life of a worker: its pools are made at the start, and closed after the last request."""
+        settings, pools, asking = self._settings, self._load_pools(), self._load_pools()
+        monitor = Monitor(asking[settings.pool], settings.sequences)
+        self._service = Service(pools, monitor, settings)
+        self._metrics = _metrics_of(self._service.pool, is_one_of_many=settings.workers > 1)
+        try:
+            yield
+        finally:  # buffered tickets become gaps
+            await monitor.close()
+            for pool in [*pools.values(), *asking.values()]:
+                await run_in_greenlet(pool.dispose)
+
+    # -- tickets
+
+    async def tickets(self, request: Request) -> Response:
+        """POST /v1/sequences/{name}/tickets."""
+        name: str = request.path_params["name"]
+        try:
+            self._check_may(request, name)
+            n, numbers = self._arguments(request)
+            blocks = await self._service.reserve(name, n)
+            response = JSONResponse(
+                {"sequence": name, "tickets": [_record(block, numbers) for block in blocks]},
+                headers=_NOT_STORED,
+            )
+        except Problem as problem:
+            self._count(name, problem.status_code)
+            raise
+        self._count(name, 200, n)
+        return response
+
+    def _arguments(self, request: Request) -> tuple[int, str | None]:
+        """How many tickets are asked for, and how their numbers are to be written.
+
+        Raises:
+            Problem: they are invalid.
+        """
+        if not request.scope["query_string"]:
+            return 1, None
+        given, most = request.query_params, self._settings.most
+        n, numbers = given.get("n", "1"), given.get("numbers")
+        if not _NUMBER.fullmatch(n) or not 1 <= int(n) <= most:
+            raise Problem(
+                400,
+                "invalid_n",
+                f"n has to be a whole number from 1 to {most}.",
+                f"Ask for 1 to {most} tickets at a time.",
+            )
+        if numbers not in (None, "integer", "string"):
+            raise Problem(
+                400,
+                "invalid_numbers",
+                "numbers has to be integer or string.",
+                "Leave numbers out, or send numbers=integer or numbers=string.",
+            )
+        return int(n), numbers
+
+    def _count(self, name: str, code: int, tickets: int = 0) -> None:
+        if self._metrics is not None:
+            known = name if name in self._service.monitor.names else ""
+            self._metrics.count(known, code, tickets)
+
+    # -- who may do what
+
+    def _check_may(self, request: Request, scope: str) -> None:
+        """Check that a request may use a sequence, or the status.
+
+        Raises:
+            Problem: it may not.
+        """
+        tokens = self._settings.tokens
+        if not tokens:
+            _check_not_from_a_page(request)
+            return
+        found = tokens.scopes_of(request.headers.get("authorization", ""))
+        if found is None:
+            # a browser asks for a password
+            scheme = "Basic" if scope == STATUS else "Bearer"
+            raise Problem(
+                401,
+                "unauthorized",
+                "This needs a valid token.",
+                "Send the header Authorization: Bearer TOKEN, or a browser's password.",
+                {"WWW-Authenticate": f'{scheme} realm="sqla-tickets"'},
+            )
+        if scope not in found and EVERYTHING not in found:
+            raise Problem(
+                403,
+                "forbidden",
+                "The token is not for this.",
+                "Have an operator add it to the token's line in the file of tokens.",
+            )
+
+    def _check_may_see(self, request: Request) -> None:
+        if not self._settings.is_status_public:
+            self._check_may(request, STATUS)
+
+    # -- operation
+
+    async def status_page(self, request: Request) -> Response:
+        """GET /."""
+        self._check_may_see(request)
+        await self._service.monitor.refresh()
+        return page.response(self._service.pool, self._service.monitor.statuses)
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: the process answers."""
+        return JSONResponse({"status": "ok"}, headers=_NOT_STORED)
+
+    async def ready(self, request: Request) -> Response:
+        """GET /ready: tickets are issued."""
+        if not await self._service.is_ready():
+            raise Problem(
+                503,
+                "not_ready",
+                "No tickets are issued of any sequence.",
+                "Have an operator see the status page, or sqla-tickets status.",
+            )
+        return JSONResponse({"status": "ready"}, headers=_NOT_STORED)
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics."""
+        self._check_may_see(request)
+        if self._metrics is None:
+            raise Problem(
+                501,
+                "no_metrics",
+                "prometheus_client is not installed.",
+                "pip install 'sqla-tickets[prometheus]'",
+            )
+        text, content_type = self._metrics.scrape(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    async def document(self, request: Request) -> Response:
+        """GET /openapi.json."""
+        return JSONResponse(openapi.document(self._settings.most))
+
+
+def _metrics_of(pool: TicketPool, *, is_one_of_many: bool) -> Metrics | None:
+    """The metrics; None where their package is not installed."""
+    try:
+        from .metrics import Metrics  # noqa: PLC0415  # an extra of its own
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        return None
+    return Metrics(pool, is_one_of_many=is_one_of_many)
+
+
+def _record(block: range, numbers: str | None) -> dict[str, int | str]:
+    """A block of tickets: the first one, how far the next one is, and how many there are.
+
+    Raises:
+        Problem: a number is not safe in every language, and the client has not said that it can read it. The tickets
+            are gaps.
+    """
+    if numbers is None and block[-1] > LARGEST_SAFE:
+        raise Problem(
+            400,
+            "large_numbers",
+            "The tickets are above 2**53 - 1, where some languages round numbers of JSON.",
+            "Send numbers=string, or numbers=integer if the program reads integers of 64 bits.",
+        )
+    first = str(block[0]) if numbers == "string" else block[0]
+    return {"first": first, "step": block.step, "count": len(block)}
+
+
+def _check_not_from_a_page(request: Request) -> None:
+    """Check that no page has sent a request for tickets: a browser on this machine may show any site's.
+
+    Raises:
+        Problem: one has.
+    """
+    if request.method == "POST" and "origin" in request.headers:
+        raise Problem(
+            403,
+            "forbidden",
+            "A browser's page may not draw tickets from a service without tokens.",
+            "Call it from a program, or serve with tokens.",
+        )

@@ -1,0 +1,148 @@
+"""Runs the application in uvicorn: one process, or one that starts several workers."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import ipaddress
+import logging
+import math
+import signal
+import socket
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.supervisors import Multiprocess
+
+from ..errors import TicketArgumentError
+from .app import LoadPools, create_app
+from .settings import Settings
+
+log = logging.getLogger("uvicorn.error")  # uvicorn says there what it does
+#: Longer than proxies keep an idle connection, so that none is closed just when it sends a request.
+KEEP_ALIVE_SECONDS: Final = 75
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where the service listens.
+
+    Attributes:
+        host: a name or an address of this machine.
+        port: 0 for a free one.
+        certificate: the path of a TLS certificate; None for plain HTTP.
+        key: the path of its private key.
+        is_open: whether other machines may connect although there are no tokens.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    certificate: str | None = None
+    key: str | None = None
+    is_open: bool = False
+
+    def check(self, settings: Settings) -> None:
+        """Check that nobody else on the network may draw without a token.
+
+        Raises:
+            TicketArgumentError: everybody could.
+        """
+        if not (settings.tokens or self.is_open or _is_loopback(self.host)):
+            raise TicketArgumentError(
+                f"everyone who reaches {self.host} could draw tickets: give --tokens FILE, or say --no-tokens if that"
+                " is meant, or listen on 127.0.0.1"
+            )
+
+    def bind(self) -> socket.socket:
+        """The socket, for all workers.
+
+        Raises:
+            TicketArgumentError: the address is unknown, or another program listens there.
+        """
+        try:
+            found = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+            # asyncio sends without delay only where a socket names its protocol, which uvicorn's own does not
+            listening = socket.socket(*found[0][:3])
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(found[0][4])
+        except OSError as error:
+            raise TicketArgumentError(
+                f"cannot listen on {self.host}, port {self.port} ({error}): choose another --host or --port"
+            ) from error
+        listening.set_inheritable(True)
+        return listening
+
+    def url(self, listening: socket.socket) -> str:
+        """Where a client finds the service."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.certificate else ''}://{host}:{listening.getsockname()[1]}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def run(
+    load_pools: LoadPools, settings: Settings, listener: Listener, *, log_level: str = "WARNING"
+) -> None:
+    """Serve until SIGINT or SIGTERM. Requests in flight are answered first.
+
+    Args:
+        load_pools: returns new pools; it is pickled where there are several workers.
+        settings: of the application.
+        listener: where it listens.
+        log_level: of this package's messages.
+
+    Raises:
+        TicketArgumentError: it cannot listen there, or everybody on the network could draw.
+        SystemExit: a worker cannot start, or SIGTERM came.
+    """
+    listener.check(settings)
+    config = uvicorn.Config(
+        functools.partial(create_app, load_pools, settings),
+        factory=True,
+        host=listener.host,
+        port=listener.port,
+        workers=settings.workers,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        log_config=_log_config(log_level),
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.deadline_seconds) + 1,
+        ssl_certfile=listener.certificate,
+        ssl_keyfile=listener.key,
+    )
+    listening = listener.bind()
+    log.info("listening on %s", listener.url(listening))
+    signal.signal(signal.SIGTERM, _end)  # uvicorn raises it again after the shutdown
+    if settings.workers > 1:
+        Multiprocess(config, sockets=[listening]).run()
+    else:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _log_config(level: str) -> dict[str, Any]:
+    """Uvicorn's logging, with this package's messages. No message has a token: they are in headers only."""
+    config = copy.deepcopy(LOGGING_CONFIG)
+    config["loggers"]["sqla_tickets"] = {
+        "handlers": ["default"],
+        "level": level,
+        "propagate": False,
+    }
+    return config

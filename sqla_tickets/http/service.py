@@ -1,0 +1,83 @@
+"""The service behind the routes: a pool that draws, and which sequences it draws from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import anyio
+from sqlalchemy import MetaData
+
+from ..concurrency import run_in_greenlet
+from ..errors import TicketError
+from ..orm.sequence import TicketSequence
+from ..pool import TicketPool
+from ..status.text import is_drawn_from
+from . import problems
+from .monitor import Monitor
+from .settings import Settings
+
+
+class Service:
+    """Tickets of one pool for HTTP requests.
+
+    Args:
+        pools: by name; one draws, and its sequences may move to the others.
+        monitor: of the same servers.
+        settings: of the service.
+    """
+
+    def __init__(
+        self, pools: Mapping[str, TicketPool], monitor: Monitor, settings: Settings
+    ) -> None:
+        self.pool, self.monitor, self._settings = pools[settings.pool], monitor, settings
+        self._metadata = MetaData()  # by which a pool finds the others
+        for each in pools.values():
+            each.attach(self._metadata)
+        self._sequences: dict[str, TicketSequence] = {}
+        #: Whether buffered tickets need no greenlet, which a pool of async drivers insists on.
+        self._needs_no_wait = not any(s.engine.dialect.is_async for s in self.pool.servers)
+
+    async def reserve(self, name: str, n: int) -> list[range]:
+        """Tickets of a sequence.
+
+        Raises:
+            Problem: the sequence is unknown, or no tickets came in time.
+        """
+        sequence = self._sequences.get(name) or await self._known(name)
+        try:
+            if self._needs_no_wait and self.pool.buffered(name) >= n:
+                return self.pool.reserve(sequence, n)
+            with anyio.fail_after(self._settings.deadline_seconds):
+                return await run_in_greenlet(functools.partial(self.pool.reserve, sequence, n))
+        except TicketError as error:
+            raise problems.after(error, name) from error
+        except TimeoutError as error:
+            raise problems.unavailable(
+                f"No tickets of the sequence {name!r} came within {self._settings.deadline_seconds:g} s."
+            ) from error
+
+    async def _known(self, name: str) -> TicketSequence:
+        """The sequence of that name. A table that was created a moment ago is found, and none is created."""
+        if name not in self.monitor.names and not self._settings.sequences:
+            await self.monitor.refresh()
+            if not self.monitor.names and any(not s.up for s in self.monitor.statuses):
+                raise problems.unavailable("No ticket server answers, so no sequence is known yet.")
+        if name not in self.monitor.names:
+            raise problems.Problem(
+                404,
+                "unknown_sequence",
+                f"This service has no sequence {name!r}.",
+                "Check the name. Have an operator create its table: sqla-tickets create NAME,"
+                " or name it: sqla-tickets serve --sequence NAME",
+            )
+        sequence = TicketSequence(name, block=self._settings.block)
+        self._sequences[name] = sequence
+        return sequence
+
+    async def is_ready(self) -> bool:
+        """Whether it issues tickets of any sequence, or has some buffered."""
+        await self.monitor.refresh()
+        return any(map(is_drawn_from, self.monitor.statuses)) or any(
+            map(self.pool.buffered, self._sequences)
+        )

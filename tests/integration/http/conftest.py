@@ -1,0 +1,84 @@
+"""The HTTP service in uvicorn, in a thread of this process or in processes of its own."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool
+from sqla_tickets.http import Settings, create_app
+from tests.support.http_service import Answer, HTTPProcess, call, wait_for
+
+
+@dataclass
+class Running:
+    """A service that runs."""
+
+    port: int
+
+    def post(self, sequence: str = "photos", query: str = "", token: str = "") -> Answer:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return call(self.port, f"/v1/sequences/{sequence}/tickets{query}", "POST", headers)
+
+    def get(self, path: str, token: str = "", **headers: str) -> Answer:
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return call(self.port, path, "GET", headers)
+
+
+#: Starts a service of some servers.
+Serve = Callable[..., Running]
+
+
+def load_pools(urls: Sequence[URL]) -> dict[str, TicketPool]:
+    return {"default": TicketPool(urls)}
+
+
+@contextmanager
+def in_thread(urls: Sequence[URL], settings: Settings) -> Iterator[Running]:
+    app = create_app(functools.partial(load_pools, urls), settings)
+    server = uvicorn.Server(uvicorn.Config(app, http="httptools", ws="none", log_config=None))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        wait_for(lambda: server.started, lambda: "the service did not start")
+        try:
+            yield Running(listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Run the service in a thread, with these settings."""
+    with ExitStack() as stack:
+        yield lambda urls, **settings: stack.enter_context(in_thread(urls, Settings(**settings)))
+
+
+#: Starts the command ``sqla-tickets serve``.
+Start = Callable[..., HTTPProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Run the command in a process of its own, with these options."""
+    processes: list[HTTPProcess] = []
+
+    def begin(urls: Sequence[URL], *options: str) -> HTTPProcess:
+        processes.append(HTTPProcess(urls, tmp_path, *options))
+        processes[-1].start()
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()

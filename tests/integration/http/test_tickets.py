@@ -1,0 +1,175 @@
+"""What a request for tickets is answered."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import URL, create_engine, inspect
+
+from sqla_tickets import TicketPool
+from tests.integration.http.conftest import Serve
+from tests.support.http_service import call, repeated, tickets_of
+
+SQLITE = pytest.mark.ticket_servers("sqlite")
+LARGEST_SAFE = 2**53 - 1
+
+
+@pytest.mark.every_kind
+def test_request_gets_exactly_n_tickets(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """They are the pool's own: no other client of the servers gets one of them."""
+    service = serve(ticket_urls)
+    tickets: list[int] = []
+    for n in (1, 100, 3, 1, 1, 250, 1, 10_000):
+        answer = service.post(query=f"?n={n}")
+        assert answer.status == 200, answer.body
+        assert answer.json["sequence"] == "photos"
+        assert len(tickets_of(answer)) == n
+        tickets += tickets_of(answer)
+        tickets += pool.next_ids("photos", 2)
+    assert not repeated(tickets)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@SQLITE
+def test_request_without_n_gets_one_ticket(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls)
+    answer = service.post()
+    assert len(tickets_of(answer)) == 1
+    assert answer.json["tickets"][0].keys() == {"first", "step", "count"}
+
+
+@SQLITE
+def test_request_sent_again_gets_other_tickets(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls)
+    tickets = [ticket for _ in range(3) for ticket in tickets_of(service.post(query="?n=5"))]
+    assert len(set(tickets)) == 15
+
+
+@SQLITE
+@pytest.mark.parametrize("n", ["0", "-1", "21", "1.0", "", "all", "9" * 30, "1_0", "٣"])
+def test_n_outside_of_the_limits_is_refused(
+    n: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls, most=20)
+    from urllib.parse import quote
+
+    answer = service.post(query=f"?n={quote(n)}")
+    assert answer.status == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json["kind"] == "invalid_n"
+    assert answer.json["next_step"] == "Ask for 1 to 20 tickets at a time."
+    assert len(tickets_of(service.post(query="?n=20"))) == 20
+
+
+@SQLITE
+def test_unknown_sequence_is_404_and_gets_no_table(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls)
+    for name in ("albums", "photos%27", "x%00y", "sqla_tickets_marks", "a%2Fb", "%F0%9F%93%B7"):
+        answer = service.post(name)
+        assert answer.status == 404, name
+        assert answer.json["next_step"], name
+    for url in ticket_urls:
+        assert set(inspect(create_engine(url)).get_table_names()) <= {
+            "photos",
+            "sqla_tickets_marks",
+        }
+
+
+@SQLITE
+def test_only_named_sequences_are_served(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    pool.create_table("albums")
+    service = serve(ticket_urls, sequences=("photos", "people"))
+    assert service.post("photos").status == 200
+    assert service.post("albums").status == 404
+    missing = service.post("people")
+    assert missing.status == 404
+    assert missing.json["next_step"].endswith("sqla-tickets create people")
+
+
+@SQLITE
+def test_sequence_created_later_is_found(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls)
+    assert service.post("albums").status == 404
+    pool.create_table("albums")
+    from tests.support.http_service import wait_for
+
+    wait_for(lambda: service.post("albums").status == 200, lambda: "it is not found")
+
+
+@pytest.mark.every_kind
+def test_tickets_of_64_bits_are_written_as_the_client_says(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """Unless it has said that it reads them, no client gets a number that its JSON parser may round."""
+    service = serve(ticket_urls)
+    assert service.post().status == 200
+    pool.raise_above("photos", 2**62)
+    service = serve(ticket_urls)  # the other one may have tickets buffered
+    refused = service.post()
+    assert (refused.status, refused.json["kind"]) == (400, "large_numbers")
+    text = service.post(query="?numbers=string&n=3")
+    assert all(isinstance(block["first"], str) for block in text.json["tickets"])
+    whole = service.post(query="?numbers=integer&n=3")
+    assert all(isinstance(block["first"], int) for block in whole.json["tickets"])
+    tickets = tickets_of(text) + tickets_of(whole)
+    assert min(tickets) > 2**62
+    assert len(set(tickets)) == 6
+
+
+@SQLITE
+def test_last_safe_number_needs_no_word(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    pool.raise_above("photos", LARGEST_SAFE - 6)
+    service = serve(ticket_urls, block=(1, 1))
+    answers = [service.post() for _ in range(10)]
+    sent = [ticket for a in answers if a.status == 200 for ticket in tickets_of(a)]
+    assert 1 <= len(sent) <= 6
+    assert max(sent) <= LARGEST_SAFE
+    assert {a.json["kind"] for a in answers if a.status != 200} == {"large_numbers"}
+
+
+@SQLITE
+def test_sequence_without_numbers_is_507(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    pool.raise_above("photos", 2**63 - 5)
+    service = serve(ticket_urls, block=(1, 1))
+    answers = [service.post(query="?numbers=string") for _ in range(8)]
+    assert answers[-1].status == 507
+    assert answers[-1].json["kind"] == "exhausted"
+
+
+@SQLITE
+def test_other_paths_and_methods_are_problems(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls)
+    nowhere = service.get("/nowhere")
+    assert (nowhere.status, nowhere.json["title"]) == (404, "Not Found")
+    assert nowhere.json["next_step"]
+    by_get = service.get("/v1/sequences/photos/tickets")
+    assert (by_get.status, by_get.headers["allow"]) == (405, "POST")
+
+
+@SQLITE
+def test_page_of_another_site_draws_nothing(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """A browser on this machine reaches a service without tokens, whatever page it shows."""
+    service = serve(ticket_urls)
+    path = "/v1/sequences/photos/tickets"
+    answer = call(service.port, path, "POST", {"Origin": "https://elsewhere.example"})
+    assert answer.status == 403
