@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqlalchemy import URL, ClauseElement, create_engine
 
 from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError
 from sqla_tickets.dialects import LayoutName
+from sqla_tickets.draw import redirects
 from sqla_tickets.high_water.statements import deletion
 from sqla_tickets.maintenance import operations, resize, tombstones
 from sqla_tickets.tables import inspection
@@ -30,8 +32,9 @@ from tests.support.draws import (
     skip_unless_it_has,
 )
 from tests.support.drivers import Route, drivers, routes
-from tests.support.fault_injection import BetweenStatements, StatementCounter
+from tests.support.fault_injection import BetweenStatements, KillAtChange, Loss, StatementCounter
 from tests.support.servers import MySQLLike, PostgreSQL, ServerFixtures
+from tests.support.timing import set_timing
 
 LAYOUTS: tuple[LayoutName, ...] = ("replace", "counter")
 SQLITE = pytest.mark.ticket_servers("sqlite")
@@ -656,6 +659,56 @@ def test_growth_between_any_two_statements_of_an_old_client(
         statements.close()
         finish(name)  # where it took fewer statements than before
         sleepers.errors.clear()
+        check_after_resize(sleepers, urls, name, [])
+        sleepers.close()
+
+
+@pytest.mark.slow
+@SQLITE
+def test_growth_cut_off_at_any_change_is_ended(
+    urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of the simulation are killed and frozen while servers of the other kinds grow."""
+    # nobody ends the growth that was cut off while a draw waits for that
+    set_timing(monkeypatch, redirects, move_seconds=0.0)
+
+    def whole_resize(statements: StatementCounter, name: str) -> None:
+        engines = [statements.engine(url) for url in (*urls[:2], *urls[:4])]
+        with (
+            TicketPool(engines[:2], timeout=PATIENT) as old,
+            TicketPool(engines[2:], stride=4, timeout=PATIENT) as new,
+        ):
+            # the servers that joined may be found widened already
+            with contextlib.suppress(TicketTableError):
+                resize.begin(old, new, name, gap=3000)
+            resize.finish(new, name)
+
+    def prepare(name: str) -> Sleepers:
+        with TicketPool(urls[:2], timeout=PATIENT) as old:
+            old.create_table(name)
+        sleepers = Sleepers(StatementCounter(), urls[:2], name)
+        sleepers.draw()
+        return sleepers
+
+    counted = StatementCounter()
+    prepare("n").close()
+    whole_resize(counted, "n")
+    losses: tuple[Loss, ...] = ("connection", "process", "answer")
+    chooser = with_seed()
+    for at in range(1, counted.changes + 1):
+        lost = chooser.choice(losses)
+        name = f"n{at}{lost}"
+        sleepers = prepare(name)
+        cut = KillAtChange(at, lost)
+        with contextlib.suppress(TicketError):
+            whole_resize(cut, name)
+        cut.close()
+        sleepers.draw()
+        whole_resize(StatementCounter(), name)
+        sleepers.errors.clear()
+        for server in (s for pool in sleepers._pools for s in pool.servers):
+            server.table(name).release()
+        print(f"lost the {lost} at change {at} of {counted.changes}")
         check_after_resize(sleepers, urls, name, [])
         sleepers.close()
 
