@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,7 @@ def wait_for(condition: Callable[[], bool], why_not: Callable[[], str]) -> None:
 
 def repeated(tickets: Sequence[int]) -> list[int]:
     """Those that are there more than once."""
-    return [ticket for ticket, count in Counter(tickets).items() if count > 1]
+    return [one for one, next_one in pairwise(sorted(tickets)) if one == next_one]
 
 
 class HTTPProcess:
@@ -171,7 +173,7 @@ class HTTPLoad:
         rest: seconds between two requests of one client.
         tickets: that were answered.
         statuses: how many responses had each status.
-        broken: how many requests got no response: the service was killed, or is not there.
+        broken_at: when requests got no response: the service was killed, or is not there.
     """
 
     port: int
@@ -179,9 +181,9 @@ class HTTPLoad:
     n: int = 7
     clients: int = 4
     rest: float = 0.0
-    tickets: list[int] = field(default_factory=list[int])
+    tickets: array[int] = field(default_factory=lambda: array("q"))
     statuses: Counter[int] = field(default_factory=Counter[int])
-    broken: int = 0
+    broken_at: list[float] = field(default_factory=list[float])
 
     def __post_init__(self) -> None:
         self._stop, self._lock = threading.Event(), threading.Lock()
@@ -202,7 +204,7 @@ class HTTPLoad:
         goal = len(self.tickets) + more
         wait_for(
             lambda: len(self.tickets) >= goal,
-            lambda: f"{len(self.tickets)} of {goal}, {self.statuses}, {self.broken} broken",
+            lambda: f"{len(self.tickets)} of {goal}, {self.statuses}, {len(self.broken_at)} broken",
         )
 
     def _ask(self) -> None:
@@ -214,11 +216,11 @@ class HTTPLoad:
             except (OSError, http.client.HTTPException):
                 connection.close()  # the next request opens it again
                 with self._lock:
-                    self.broken += 1
+                    self.broken_at.append(time.monotonic())
                 time.sleep(0.02)
                 continue
             found = tickets_of(answer) if answer.status == 200 else []
             with self._lock:
                 self.statuses[answer.status] += 1
-                self.tickets += found
+                self.tickets.extend(found)
         connection.close()
