@@ -12,6 +12,7 @@ from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
 from tests.integration.http.conftest import Start
+from tests.support.command_line import options, run_cli
 from tests.support.http_service import Answer, HTTPLoad, call, repeated, tickets_of, wait_for
 from tests.support.servers import ServerFixtures
 
@@ -101,8 +102,6 @@ def test_invalid_usage_says_what_to_do(
     pool: TicketPool, ticket_urls: list[URL], start: Start
 ) -> None:
     first = start(ticket_urls)
-    from tests.support.command_line import options, run_cli
-
     given = ["serve", *options(ticket_urls)]
     taken = run_cli(*given, "--port", first.port)
     assert taken.code == 3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 from sqlalchemy import URL, create_engine, inspect
 
 from sqla_tickets import TicketPool
 from tests.integration.http.conftest import Serve
-from tests.support.http_service import call, repeated, tickets_of
+from tests.support.http_service import call, repeated, tickets_of, wait_for
 
 SQLITE = pytest.mark.ticket_servers("sqlite")
 LARGEST_SAFE = 2**53 - 1
@@ -17,15 +19,16 @@ LARGEST_SAFE = 2**53 - 1
 def test_request_gets_exactly_n_tickets(
     pool: TicketPool, ticket_urls: list[URL], serve: Serve
 ) -> None:
-    """They are the pool's own: no other client of the servers gets one of them."""
-    service = serve(ticket_urls)
+    """They are its own: no other client of the servers gets one of them, through whichever service."""
+    services = [serve(ticket_urls, block=block) for block in ((1, 1), (50, 50), (1, 10_000))]
     tickets: list[int] = []
-    for n in (1, 100, 3, 1, 1, 250, 1, 10_000):
-        answer = service.post(query=f"?n={n}")
-        assert answer.status == 200, answer.body
-        assert answer.json["sequence"] == "photos"
-        assert len(tickets_of(answer)) == n
-        tickets += tickets_of(answer)
+    for n in (1, 100, 3, 1, 1, 250, 1, 10_000, 1):
+        for service in services:
+            answer = service.post(query=f"?n={n}")
+            assert answer.status == 200, answer.body
+            assert answer.json["sequence"] == "photos"
+            assert len(tickets_of(answer)) == n
+            tickets += tickets_of(answer)
         tickets += pool.next_ids("photos", 2)
     assert not repeated(tickets)
     assert answer.headers["content-type"] == "application/json"
@@ -43,12 +46,25 @@ def test_request_without_n_gets_one_ticket(
 
 
 @SQLITE
+@pytest.mark.parametrize("block", [(1, 1), (100, 100)])
 def test_request_sent_again_gets_other_tickets(
-    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+    block: tuple[int, int], pool: TicketPool, ticket_urls: list[URL], serve: Serve
 ) -> None:
-    service = serve(ticket_urls)
+    service = serve(ticket_urls, block=block)
     tickets = [ticket for _ in range(3) for ticket in tickets_of(service.post(query="?n=5"))]
     assert len(set(tickets)) == 15
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_async_driver_serves_as_well(
+    ticket_kind: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    driver = "postgresql+asyncpg" if ticket_kind == "postgresql" else "mysql+asyncmy"
+    service = serve([url.set(drivername=driver) for url in ticket_urls], block=(10, 10))
+    tickets = [ticket for _ in range(30) for ticket in tickets_of(service.post(query="?n=3"))]
+    assert len(set(tickets)) == 90
+    assert service.get("/ready").status == 200
+    assert "Ids are issued." in service.get("/").body.decode()
 
 
 @SQLITE
@@ -57,8 +73,6 @@ def test_n_outside_of_the_limits_is_refused(
     n: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
 ) -> None:
     service = serve(ticket_urls, most=20)
-    from urllib.parse import quote
-
     answer = service.post(query=f"?n={quote(n)}")
     assert answer.status == 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -103,8 +117,6 @@ def test_sequence_created_later_is_found(
     service = serve(ticket_urls)
     assert service.post("albums").status == 404
     pool.create_table("albums")
-    from tests.support.http_service import wait_for
-
     wait_for(lambda: service.post("albums").status == 200, lambda: "it is not found")
 
 
