@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from sqla_tickets import TicketPool
 from tests.support.http_service import HOST, HTTPProcess, call, wait_for
 from tests.support.servers import ServerRegistry
@@ -81,6 +83,8 @@ def compare(server_registry: ServerRegistry, folder: Path, given: argparse.Names
     )
     wait_for(lambda: _answers(bare_port), lambda: "the bare route did not start")
     rates: dict[str, list[float]] = {"service": [], "bare": []}
+    used: dict[str, list[float]] = {"service": [], "bare": []}
+    processes = {"service": psutil.Process(service.pids[0]), "bare": psutil.Process(bare.pid)}
     failed = 0
     slices = max(2, round(given.seconds / given.slice / 2))
     try:
@@ -92,8 +96,11 @@ def compare(server_registry: ServerRegistry, folder: Path, given: argparse.Names
                 servers[0].start()
                 print("started it again")
             for name, port in (("service", service.port), ("bare", bare_port)):
+                before = _cpu_seconds(processes[name])
                 rate, errors = _wrk(folder, port, given)
                 rates[name].append(rate)
+                seconds = _cpu_seconds(processes[name]) - before
+                used[name].append(seconds / (rate * given.slice) * 1e6)
                 failed += errors
             print(f"{rates['service'][-1]:,.0f} of {rates['bare'][-1]:,.0f} requests/s", flush=True)
     finally:
@@ -106,7 +113,18 @@ def compare(server_registry: ServerRegistry, folder: Path, given: argparse.Names
         f"service {medians['service']:,.0f}/s, bare route {medians['bare']:,.0f}/s,"
         f" ratio {ratio:.2f} (median of {slices} pairs of slices), {failed} failed"
     )
+    # what a busy machine changes less
+    costs = {name: statistics.median(found) for name, found in used.items()}
+    print(
+        f"processor time of a request: service {costs['service']:.0f} us, bare route {costs['bare']:.0f} us,"
+        f" ratio {costs['bare'] / costs['service']:.2f}"
+    )
     return int(failed > 0)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _answers(port: int) -> bool:

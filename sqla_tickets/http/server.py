@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import ipaddress
@@ -67,9 +68,11 @@ class Listener:
                 self.host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
             )
             # asyncio sends without delay only where a socket names its protocol, which uvicorn's own does not
-            listening = socket.socket(*found[0][:3])
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(found[0][4])
+            with contextlib.ExitStack() as after_an_error:
+                listening = after_an_error.enter_context(socket.socket(*found[0][:3]))
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(found[0][4])
+                after_an_error.pop_all()
         except OSError as error:
             raise TicketArgumentError(
                 f"cannot listen on {self.host}, port {self.port} ({error}): choose another --host or --port"

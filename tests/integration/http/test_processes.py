@@ -21,7 +21,6 @@ BLOCK = ("--block", "50:200")
 PATH = "/v1/sequences/photos/tickets"
 
 
-@pytest.mark.every_kind
 @pytest.mark.parametrize("workers", [1, 2])
 def test_terminated_under_load_sends_no_ticket_twice(
     workers: int, pool: TicketPool, ticket_urls: list[URL], start: Start
@@ -39,7 +38,6 @@ def test_terminated_under_load_sends_no_ticket_twice(
     assert "Traceback" not in process.log
 
 
-@pytest.mark.every_kind
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_under_load_sends_no_ticket_twice(
     workers: int, pool: TicketPool, ticket_urls: list[URL], start: Start
