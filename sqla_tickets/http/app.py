@@ -233,7 +233,7 @@ def _check_not_from_a_page(request: Request) -> None:
     Raises:
         Problem: one has.
     """
-    if request.method == "POST" and "origin" in request.headers:
+    if request.method == "POST" and any(name == b"origin" for name, _ in request.scope["headers"]):
         raise Problem(
             403,
             "forbidden",

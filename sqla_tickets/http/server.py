@@ -25,6 +25,8 @@ from .settings import Settings
 log = logging.getLogger("uvicorn.error")  # uvicorn says there what it does
 #: Longer than proxies keep an idle connection, so that none is closed just when it sends a request.
 KEEP_ALIVE_SECONDS: Final = 75
+#: How long a worker may take to start on a busy machine; uvicorn kills one that takes longer, and tries again.
+WORKER_START_SECONDS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def run(
         server_header=False,
         log_config=_log_config(log_level),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_worker_healthcheck=WORKER_START_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.deadline_seconds) + 1,
         ssl_certfile=listener.certificate,
         ssl_keyfile=listener.key,
