@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Insert, String, Table, cast, literal
+from sqlalchemy import BigInteger, ColumnElement, Insert, String, Table, bindparam, cast
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from ..errors import TicketArgumentError
@@ -208,7 +208,8 @@ class PostgreSQL(TicketDialect):
 
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int]:
         """A trigger or a rule may write rows to other tables, such as those of an older partitioning."""
-        return cast(literal(_NO_TICKET) + cast(number, String), BigInteger)
+        said = bindparam("sqla_tickets_error", _NO_TICKET, String, unique=True)
+        return cast(said + cast(number, String), BigInteger)
 
     def is_failing(self, error: BaseException) -> bool:
         return _NO_TICKET in str(error)

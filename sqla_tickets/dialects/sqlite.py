@@ -14,8 +14,8 @@ from sqlalchemy import (
     CursorResult,
     Insert,
     Table,
+    bindparam,
     func,
-    literal,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
@@ -124,7 +124,8 @@ class SQLite(TicketDialect):
 
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int]:
         """A trigger may write rows elsewhere, and leave them out with ``RAISE(IGNORE)``."""
-        return func.abs(literal(-(2**63), BigInteger) + number * 0)
+        least = bindparam("sqla_tickets_error", -(2**63), BigInteger, unique=True)
+        return func.abs(least + number * 0)
 
     def is_failing(self, error: BaseException) -> bool:
         return "integer overflow" in str(error)

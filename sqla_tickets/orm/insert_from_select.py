@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     insert,
     inspect,
+    literal_column,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapper, QueryableAttribute, Session, scoped_session
@@ -172,6 +173,11 @@ def _connection_of(given: Any, table: Table, mapper: Mapper[Any] | None) -> Conn
         if session.autoflush:
             session.flush()
         bind: dict[str, Any] = {"clause": table}
+        if mapper is None and hasattr(session, "shard_chooser"):
+            raise TicketArgumentError(
+                f"insert_from_select() into {table}: the ShardedSession chooses no shard for a Table: use its mapped"
+                " class, or the connection of a shard, session.connection(bind_arguments={'shard_id': ...})"
+            )
         if mapper is not None:
             bind["mapper"] = mapper
         return session.connection(bind_arguments=bind)
@@ -310,7 +316,8 @@ class _Copy:
         statement = self._statement(tickets)
         with self.connection.begin_nested() if self._needs_savepoint() else nullcontext():
             self.dialect.begin_insert(self.connection)
-            options = {"preserve_rowcount": True}
+            # asyncpg does not count what it streams
+            options = {"preserve_rowcount": True, "stream_results": False}
             result = self.connection.execute(statement, execution_options=options)
             inserted = self.dialect.inserted_rows(self.connection, result)
             if inserted > rows:  # such as under a constraint that is checked at the COMMIT
@@ -323,7 +330,9 @@ class _Copy:
     def _statement(self, tickets: list[Ranges]) -> Insert:
         names = [*self.given, *self.drawn]
         rows = with_tickets(self.select, tickets, self.dialect.failing)
-        statement = insert(self.table).from_select(names, rows.limit(self.dialect.insert_limit))
+        limit = self.dialect.insert_limit
+        rows = rows.limit(None if limit is None else literal_column(str(limit)))
+        statement = insert(self.table).from_select(names, rows)
         for prefix in self.dialect.insert_prefixes:
             statement = statement.prefix_with(prefix)
         return statement

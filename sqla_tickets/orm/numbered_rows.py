@@ -15,9 +15,9 @@ from sqlalchemy import (
     ColumnElement,
     Label,
     Select,
+    bindparam,
     case,
     func,
-    literal,
     null,
     select,
 )
@@ -97,7 +97,8 @@ def _ticket(
 
 
 def _number(value: int) -> ColumnElement[int]:
-    return literal(value, BigInteger)
+    # A literal is called param_1, as a parameter of the SELECT may be.
+    return bindparam("sqla_tickets_number", value, BigInteger, unique=True)
 
 
 def _columns_and_order(

@@ -21,6 +21,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     Uuid,
+    bindparam,
     create_engine,
     delete,
     event,
@@ -35,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -209,6 +211,27 @@ def test_rows_are_those_of_the_select(site: Site, case: str) -> None:
     assert counted.tickets == ({"photos": n} if n else {})
     found = site.rows(photos.c.title, photos.c.stars)
     assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize("name", ["param_1", "ticket_1"])
+def test_select_with_a_named_parameter(site: Site, name: str) -> None:
+    """SQLAlchemy numbers parameters that have no name, such as those of the tickets."""
+    rows = select(words.c.word).where(words.c.length == bindparam(name, 5))
+    with site.engine.begin() as connection:
+        assert insert_from_select(connection, photos, ["title"], rows.order_by(words.c.id)) == 3
+    assert titles(site) == ["delta", "alpha", "bravo"]
+
+
+def test_table_in_a_sharded_session_is_refused(site: Site) -> None:
+    """Its chooser is called with classes."""
+    everywhere: Any = lambda *_, **__: "one"  # noqa: E731  # a shard for each of three questions
+    session = ShardedSession(everywhere, everywhere, everywhere, {"one": site.engine})
+    copy: Any = (["title"], select(words.c.word))
+    with session, pytest.raises(TicketArgumentError, match="the connection of a shard"):
+        insert_from_select(session, photos, *copy)
+    with session, session.begin():
+        shard = session.connection(bind_arguments={"shard_id": "one"})
+        assert insert_from_select(shard, photos, *copy) == 5
 
 
 def test_table_is_copied_into_itself(site: Site) -> None:
@@ -516,7 +539,10 @@ async def test_asynchronous_session_and_connection(
     site = serve(metadata)
     with site.engine.begin() as connection:
         connection.execute(insert(words), [{"id": n, "word": word} for n, word in enumerate(WORDS)])
-    engine = create_async_engine(app_url.set(drivername=ASYNC[app_kind]))
+    # asyncpg does not count the rows that a statement changes, if it streams
+    streaming = {"stream_results": True}
+    url = app_url.set(drivername=ASYNC[app_kind])
+    engine = create_async_engine(url, execution_options=streaming)
     copy: Any = (photos, ["title"], select(words.c.word))
     pool = AsyncTicketPool([f"sqlite+aiosqlite:///{tmp_path}/async{n}.db" for n in (1, 2)])
     await pool.create_table("photos", start=1_000)
