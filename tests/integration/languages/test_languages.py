@@ -106,6 +106,7 @@ def with_seed() -> int:
     return seed
 
 
+@pytest.mark.every_kind
 @pytest.mark.timeout(600)
 def test_every_language_and_a_pool_on_one_table(
     site: Site, start_client: StartClient, capsys: pytest.CaptureFixture[str]
@@ -129,6 +130,7 @@ def test_every_language_and_a_pool_on_one_table(
         assert len(crowd.drawn[language]) > 100
 
 
+@pytest.mark.every_kind
 def test_connections_killed_while_every_language_draws(
     site: Site, start_client: StartClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +307,7 @@ def test_server_that_fails_is_passed_over(
     assert_unique(ids)
 
 
+@pytest.mark.every_kind
 def test_every_language_after_growth_is_refused_until_changed(
     kind: str, servers: ServerFixtures, start_client: StartClient, site: Site
 ) -> None:
