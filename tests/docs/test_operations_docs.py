@@ -17,6 +17,7 @@ from sqla_tickets import TicketPool
 from sqla_tickets.cli.commands import cli
 from sqla_tickets.cli.doctor import CHECKS, Code
 from sqla_tickets.contrib.prometheus import TicketCollector
+from sqla_tickets.maintenance.status import State
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -37,6 +38,11 @@ def test_every_command_check_and_metric_is_there(pool: TicketPool) -> None:
         assert f"`{code}`" in PAGE, code
     for name in metrics:
         assert name.removeprefix("sqla_tickets_") in PAGE
+
+
+def test_every_state_of_a_table_is_explained() -> None:
+    """As the table that people read at night calls it."""
+    assert [state for state in get_args(State) if f"| {state.upper()} |" not in PAGE] == []
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
