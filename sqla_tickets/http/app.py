@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 LARGEST_SAFE: Final = 2**53 - 1
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
+#: JSONResponse makes an encoder for each response.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 #: Pools by their names. It is called twice in each worker: one of them draws, the other one only asks.
 LoadPools = Callable[[], Mapping[str, TicketPool]]
 
@@ -81,9 +84,11 @@ class _Endpoints:
             self._check_may(request, name)
             n, numbers = self._arguments(request)
             blocks = await self._service.reserve(name, n)
-            response = JSONResponse(
-                {"sequence": name, "tickets": [_record(block, numbers) for block in blocks]},
+            records = [_record(block, numbers) for block in blocks]
+            response = Response(
+                _encode({"sequence": name, "tickets": records}),
                 headers=_NOT_STORED,
+                media_type="application/json",
             )
         except Problem as problem:
             self._count(name, problem.status_code)
