@@ -28,11 +28,11 @@ def test_request_gets_exactly_n_tickets(
             assert answer.status == 200, answer.body
             assert answer.json["sequence"] == "photos"
             assert len(tickets_of(answer)) == n
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers["cache-control"] == "no-store"
             tickets += tickets_of(answer)
         tickets += pool.next_ids("photos", 2)
     assert not repeated(tickets)
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["cache-control"] == "no-store"
 
 
 @SQLITE
