@@ -149,10 +149,7 @@ class HedgingMonitor:
             self._probe_others()
         if now - self._closed_at > TIMING.unused_seconds:
             self.close_unused()
-        # a busy machine wakes this thread late, and each poll takes it time that draws would have
-        took = time.monotonic() - min(now, self._next_poll)
-        rest = min(TIMING.late_tick_seconds, took / TIMING.monitor_share)
-        tick = max(TIMING.tick_seconds, next_poll - now, rest)
+        tick = max(TIMING.tick_seconds, next_poll - now)
         self._next_poll = now + tick
         return tick
 

@@ -39,7 +39,6 @@ class Timing:
         ping_seconds: how long a ping may take until the probe opens a connection: a firewall cuts off idle ones.
         tick_seconds: the shortest time between two polls of the requests in flight.
         late_tick_seconds: the longest while a draw is overdue.
-        monitor_share: the part of the time that polls take at most, from when each was due to its end.
         lag_seconds: a poll that comes so much too late tells that this process got no processor time.
         monitor_idle_seconds: how long without any draw until the monitor falls asleep; to wake it costs two polls.
         unused_seconds: how long idle connections go without a draw, all but one, until the monitor closes them; some
@@ -95,7 +94,6 @@ class Timing:
     ping_seconds: float = 0.1
     tick_seconds: float = 0.001
     late_tick_seconds: float = 0.025
-    monitor_share: float = 0.02
     lag_seconds: float = 0.005
     monitor_idle_seconds: float = 0.02
     unused_seconds: float = 5.0

@@ -158,13 +158,3 @@ def test_draw_is_polled_just_when_it_is_overdue(site: Site) -> None:
     assert site.clock.now + tick - request.since == pytest.approx(patience)
     site.poll_after(tick + 1e-6)
     assert len(site.hedges) == 1
-
-
-def test_late_polls_leave_draws_the_processor(site: Site) -> None:
-    """On a saturated machine, what the monitor takes is what the draws of many processes lack."""
-    site.monitor._usual = site.monitor._patience = TIMING.least_patience_seconds
-    tick = site.poll_after(0)
-    late = 0.8 * TIMING.monitor_share * TIMING.late_tick_seconds
-    assert site.poll_after(tick + late) == pytest.approx(late / TIMING.monitor_share)
-    tick = site.poll_after(TIMING.late_tick_seconds + 1.0)
-    assert tick == TIMING.late_tick_seconds, "a frozen server is noticed soon after, all the same"
