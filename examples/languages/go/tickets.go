@@ -29,6 +29,9 @@ const tableQuery = `SELECT t.TABLE_COMMENT, c.COLUMN_NAME
 	WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = ? AND c.TABLE_SCHEMA = DATABASE()
 	AND c.TABLE_NAME = ? AND c.COLUMN_NAME IN ('stub', ?)`
 
+// mostTickets at a time: a number that wraps at 64 bits would set a counter back, or use all of it up.
+const mostTickets = 1_000_000
+
 var isName = regexp.MustCompile(`^\w+$`)
 
 // TicketServer is one server of the pool.
@@ -201,8 +204,8 @@ func NewTickets(addresses []string, stride int64) (*Tickets, error) {
 
 // Draw asks the next server; after an error the one after it, each of them twice at most.
 func (t *Tickets) Draw(sequence string, n int64) ([]int64, error) {
-	if !isName.MatchString(sequence) || n < 1 {
-		return nil, errors.New("expected a sequence, and how many")
+	if !isName.MatchString(sequence) || n < 1 || n > mostTickets {
+		return nil, fmt.Errorf("expected a sequence, and 1 to %d tickets", mostTickets)
 	}
 	var failures []string
 	for attempt := 0; attempt < 2*len(t.servers); attempt++ {

@@ -78,8 +78,9 @@ draw() { # INDEX SEQUENCE N
 # Draws from the next server; after an error from the one after it, each of them twice at most.
 tickets() { # SEQUENCE N
     local errors= out
-    if ! [[ $1 =~ ^[A-Za-z0-9_]+$ && $2 =~ ^[1-9][0-9]*$ ]]; then
-        echo "error: expected a sequence, and how many" && return
+    # A number that wraps at 64 bits would set a counter back.
+    if ! [[ $1 =~ ^[A-Za-z0-9_]+$ && $2 =~ ^[1-9][0-9]{0,5}$ ]]; then
+        echo "error: expected a sequence, and 1 to 999999 tickets" && return
     fi
     for _ in "${servers[@]}" "${servers[@]}"; do
         turn=$(((turn + 1) % ${#servers[@]}))

@@ -6,6 +6,7 @@ const mysql = require('mysql2/promise');
 
 const SERVERS = process.env.TICKET_SERVERS.split(' '); // in the pool's order, which gives each server its numbers
 const STRIDE = BigInt(process.env.TICKET_STRIDE || SERVERS.length); // the pool's
+const MOST = 1_000_000; // tickets at a time: a larger number by mistake would use up the sequence
 const TIMEOUT = 3000; // milliseconds; longer than the waits for locks below
 const SESSION = `SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
   sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')`;
@@ -18,6 +19,7 @@ const TABLE = `SELECT t.TABLE_COMMENT AS comment, c.COLUMN_NAME AS stub
 class TicketServer {
   constructor(url, number) {
     this.options = { uri: url, connectTimeout: 1000, multipleStatements: true, namedPlaceholders: true };
+    Object.assign(this.options, { supportBigNumbers: true, bigNumberStrings: true }); // no number above 2**53 is rounded
     this.offset = BigInt(number);
     this.idle = []; // connections; one that draws is not among them, so no two draws share one
   }
@@ -106,7 +108,9 @@ let turn = Math.floor(Math.random() * servers.length);
 
 // Draws from the next server; after an error from the one after it, each of them twice at most.
 async function tickets(sequence, n) {
-  if (!/^\w+$/.test(sequence) || !Number.isSafeInteger(n) || n < 1) throw new Error('expected a sequence, and how many');
+  if (!/^\w+$/.test(sequence) || !Number.isInteger(n) || n < 1 || n > MOST) {
+    throw new Error(`expected a sequence, and 1 to ${MOST} tickets`);
+  }
   const errors = [];
   for (const _ of [...servers, ...servers]) {
     const server = servers[turn++ % servers.length];

@@ -110,6 +110,9 @@ final class TicketServer
 
 final class Tickets
 {
+    // At a time: a number that leaves 64 bits would set a counter back, or use all of it up.
+    private const MOST = 1_000_000;
+
     /** @var TicketServer[] */
     private array $servers = [];
     private int $turn;
@@ -133,8 +136,8 @@ final class Tickets
      */
     public function draw(string $sequence, int $n = 1): array
     {
-        if (!preg_match('/^\w+$/D', $sequence) || $n < 1) {
-            throw new InvalidArgumentException('expected a sequence, and how many');
+        if (!preg_match('/^\w+$/D', $sequence) || $n < 1 || $n > self::MOST) {
+            throw new InvalidArgumentException('expected a sequence, and 1 to ' . self::MOST . ' tickets');
         }
         $errors = [];
         for ($attempt = 0; $attempt < 2 * count($this->servers); $attempt++) {

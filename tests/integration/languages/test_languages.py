@@ -243,6 +243,24 @@ def test_numbers_above_2_to_53_stay_exact(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_number_too_large_to_draw_moves_no_table(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    """Stride times such a number wraps at 64 bits: the statement would set a counter back, or use it up."""
+    site.create()
+    client = start_client(language, site.urls)
+    with TicketPool(site.urls) as pool:
+        ids = [*pool.next_ids("photos", 20), *pool.next_ids("photos", 20)]
+        for n in (0, -1, 1_000_001, 2**53 - 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**30):
+            with pytest.raises(Refused, match=r"expected a sequence|out of range"):
+                client.draw("photos", n)
+        ids += [ticket for n in (1, 1, 5, 5) for ticket in client.draw("photos", n)]
+        ids += [*pool.next_ids("photos", 20), *pool.next_ids("photos", 20)]
+    assert_unique(ids)
+    assert max(ids) < 1000, "no numbers were used up"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("bits", [32, 64])
 def test_last_numbers_on_a_lax_server_are_drawn_once(
     language: str, bits: int, site: Site, start_client: StartClient
