@@ -113,13 +113,18 @@ async def test_cancelled_tasks_leave_nothing(route: Route, urls: list[URL]) -> N
         assert_unique(ids)
         assert residues(ids) == {0, 1}
         assert {status.state for status in await pool.status()} == {"up"}
-    left = [lock for lock in locks_of(pool.sync_pool) if not lock.acquire(blocking=False)]
-    assert not left
+    for lock in locks_of(pool.sync_pool):
+        assert lock.acquire(blocking=False)
+        lock.release()  # for threads whose draws were cancelled, which end by themselves
     assert_closed(urls)
 
 
 # the transports of a loop that has ended are closed when they are collected
 @pytest.mark.filterwarnings("ignore:.nclosed:ResourceWarning")
+# and aiosqlite's thread may have an answer for it
+@pytest.mark.filterwarnings(
+    r"ignore:Exception in thread .*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning"
+)
 @ON_ROUTES
 def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list[URL]) -> None:
     """A pool that one loop closes goes on in the others; what a loop has left open is closed later."""
