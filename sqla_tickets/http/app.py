@@ -139,15 +139,16 @@ class _Endpoints:
         if not tokens:
             _check_not_from_a_page(request)
             return
-        found = tokens.scopes_of(request.headers.get("authorization", ""))
+        is_page = scope == STATUS
+        found = tokens.scopes_of(request.headers.get("authorization", ""), takes_password=is_page)
         if found is None:
-            # a browser asks for a password
-            scheme = "Basic" if scope == STATUS else "Bearer"
+            scheme = "Basic" if is_page else "Bearer"  # a browser asks for a password
             raise Problem(
                 401,
                 "unauthorized",
                 "This needs a valid token.",
-                "Send the header Authorization: Bearer TOKEN, or a browser's password.",
+                "Send the header Authorization: Bearer TOKEN."
+                + " A browser sends the token as the password." * is_page,
                 {"WWW-Authenticate": f'{scheme} realm="sqla-tickets"'},
             )
         if scope not in found and EVERYTHING not in found:

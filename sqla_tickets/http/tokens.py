@@ -6,7 +6,6 @@ Only their digests are kept. A token that is sent is compared with every one of 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -21,9 +20,11 @@ EVERYTHING: Final = "*"
 STATUS: Final = "@status"
 #: What RFC 6750 allows, long enough not to be guessed.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+#: As in a shell: ``photos#old`` is a word.
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _FORMAT: Final = (
     "expected a token of 16 or more letters, digits and -._~+/, such as `openssl rand -hex 32` prints, and the"
-    " names of its sequences behind it"
+    " names of its sequences behind it, separated by spaces"
 )
 
 
@@ -46,21 +47,22 @@ class Tokens:
         """The tokens of a file or a variable: in each line, or up to each ``;``, a token and its sequences.
 
         Args:
-            text: with ``#`` before comments.
+            text: a comment is ``#``, at the start of a line or after a space, and the rest of that line.
             origin: the name of the file or of the variable, for the message.
 
         Raises:
             TicketArgumentError: a line is invalid, or there is none. The message never quotes a token.
         """
         scopes: dict[bytes, frozenset[str]] = {}
-        for number, line in enumerate(re.split(r"[\n;]", text), 1):
-            token, *names = line.partition("#")[0].split() or [""]
-            if not token:
-                continue
-            if not names or not _TOKEN.fullmatch(token):
-                raise TicketArgumentError(f"{origin}, line {number}: {_FORMAT}")
-            digest = _digest(token)
-            scopes[digest] = scopes.get(digest, frozenset()) | set(names)
+        for number, line in enumerate(text.split("\n"), 1):
+            for entry in _COMMENT.sub("", line).split(";"):
+                token, *names = entry.split() or [""]
+                if not token:
+                    continue
+                if not names or not _TOKEN.fullmatch(token) or any("," in name for name in names):
+                    raise TicketArgumentError(f"{origin}, line {number}: {_FORMAT}")
+                digest = _digest(token)
+                scopes[digest] = scopes.get(digest, frozenset()) | set(names)
         if not scopes:
             raise TicketArgumentError(f"{origin} has no token: {_FORMAT}")
         return cls(scopes)
@@ -68,27 +70,31 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self.scopes)
 
-    def scopes_of(self, authorization: str) -> frozenset[str] | None:
+    def scopes_of(
+        self, authorization: str, *, takes_password: bool = False
+    ) -> frozenset[str] | None:
         """What the token of a request may do; None for no valid one.
 
         Args:
-            authorization: the header; ``Bearer TOKEN``, or ``Basic``, as browsers send it, with the token as the
-                password.
+            authorization: the header, ``Bearer TOKEN``.
+            takes_password: whether ``Basic`` is valid, too, with the token as the password. A browser sends it by
+                itself, also with the forms of other sites.
         """
-        digest, found = _digest(_token_of(authorization)), None
+        scheme, _, value = authorization.partition(" ")
+        token = ""
+        if scheme.lower() == "bearer":
+            token = value.strip()
+        elif scheme.lower() == "basic" and takes_password:
+            token = _password_of(value)
+        digest, found = _digest(token), None
         for known, scopes in self.scopes.items():
             if hmac.compare_digest(known, digest):
                 found = scopes
         return found
 
 
-def _token_of(authorization: str) -> str:
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
+def _password_of(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:  # not base64, or neither ASCII nor UTF-8
+        return ""

@@ -12,6 +12,7 @@ from sqla_tickets import TicketArgumentError, TicketPool
 from sqla_tickets.http import Settings, Tokens
 from sqla_tickets.http.server import Listener
 from tests.integration.http.conftest import Serve
+from tests.support.http_service import call
 
 pytestmark = pytest.mark.ticket_servers("sqlite")
 
@@ -49,6 +50,19 @@ def test_token_draws_from_its_sequences_only(
         assert token not in caplog.text
 
 
+def test_password_of_a_browser_draws_nothing(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """A browser that has shown the status page sends it with the form of any site."""
+    service = serve(ticket_urls, tokens=TOKENS)
+    password = base64.b64encode(f"anyone:{OF_ALL}".encode()).decode()
+    headers = {"Authorization": f"Basic {password}"}
+    assert service.get("/", **headers).status == 200
+    answer = call(service.port, "/v1/sequences/photos/tickets", "POST", headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
 @pytest.mark.parametrize("path", ["/", "/metrics"])
 def test_status_needs_a_token_for_it(
     path: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
@@ -60,7 +74,7 @@ def test_status_needs_a_token_for_it(
     assert service.get(path, OF_STATUS).status == 200
     password = base64.b64encode(f"anyone:{OF_STATUS}".encode()).decode()
     assert service.get(path, Authorization=f"Basic {password}").status == 200
-    for nonsense in ("Basic", "Basic !", "Basic /w==", "Bearer", "Digest x", ""):
+    for nonsense in ("Basic", "Basic !", "Basic /w==", "Basic \xe9", "Bearer", "Digest x", ""):
         assert service.get(path, Authorization=nonsense).status == 401
 
 
@@ -78,7 +92,18 @@ def test_probes_and_document_need_none(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# none", "short photos", OF_ALL, f"{OF_ALL}%%% photos", f"{OF_ALL} photos\nx y"]
+    "text",
+    [
+        "",
+        "# none",
+        "short photos",
+        OF_ALL,
+        f"{OF_ALL}%%% photos",
+        f"{OF_ALL} photos\nx y",
+        f"{OF_ALL} photos,people",
+        f"{OF_ALL} photos, people",
+        f"# revoked; {OF_ALL} *",
+    ],
 )
 def test_invalid_tokens_are_refused_and_not_shown(text: str) -> None:
     with pytest.raises(TicketArgumentError) as refused:
@@ -91,6 +116,21 @@ def test_variable_has_tokens_in_one_line() -> None:
     assert Tokens.parse(f"{OF_PHOTOS} photos; {OF_ALL} *", "VARIABLE").scopes.keys() <= (
         TOKENS.scopes.keys()
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "scopes"),
+    [
+        (f"# revoked 2026-11-01; {OF_ALL} *", None),
+        (f"\t#{OF_ALL} *", None),
+        (f"{OF_ALL} photos # people; {OF_ALL} *", {"photos"}),
+        (f"{OF_ALL} photos#old", {"photos#old"}),
+        (f"{OF_ALL} photos #old", {"photos"}),
+    ],
+)
+def test_comment_grants_nothing(line: str, scopes: set[str] | None) -> None:
+    tokens = Tokens.parse(f"{OF_PHOTOS} photos\n{line}\n", "tokens.txt")
+    assert tokens.scopes_of(f"Bearer {OF_ALL}") == scopes
 
 
 def test_tokens_are_kept_as_digests() -> None:
