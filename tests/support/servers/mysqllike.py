@@ -85,7 +85,7 @@ class MySQLLike(Server):
         with self._connect_as_root() as connection, connection.cursor() as cursor:
             yield cursor
 
-    def _connect_as_root(self) -> pymysql.Connection[Cursor]:
+    def _connect_as_root(self, read_timeout: float | None = None) -> pymysql.Connection[Cursor]:
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -96,6 +96,7 @@ class MySQLLike(Server):
                     password=PASSWORD,
                     autocommit=True,
                     connect_timeout=5,
+                    read_timeout=read_timeout,
                 )
             except pymysql.err.OperationalError as error:
                 # those of clients that were killed are there until the server notices
@@ -104,9 +105,9 @@ class MySQLLike(Server):
             time.sleep(0.1)
 
     def answers(self) -> bool:
-        """Return whether it takes connections."""
+        """Return whether it takes connections; a frozen server opens them, and says nothing."""
         try:
-            with self.administrator() as cursor:
+            with self._connect_as_root(read_timeout=2) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
         except pymysql.err.MySQLError:
             return False
