@@ -57,7 +57,8 @@ class Monitor:
 
     def _measure(self) -> list[TableStatus]:
         pool = self._pool
-        names = self._sequences or operations.names(pool)
+        # also those that have moved: a draw follows them
+        names = self._sequences or operations.names(pool, with_moved=True)
         found = measure([pool], names)
         # a server that is down names none of its sequences
         self.names = frozenset(names) if self._sequences else self.names | names

@@ -44,14 +44,15 @@ class Service:
         Raises:
             Problem: the sequence is unknown, or no tickets came in time.
         """
-        sequence = self._sequences.get(name) or await self._known(name)
+        sequence = self._sequences.get(name)
         try:
-            if self._needs_no_wait and self.pool.buffered(name) >= n:
+            if sequence and self._needs_no_wait and self.pool.buffered(name) >= n:
                 if n == 1:
                     ticket = self.pool.next_id(sequence)  # quicker than a block of one
                     return [range(ticket, ticket + 1)]
                 return self.pool.reserve(sequence, n)
             with anyio.fail_after(self._settings.deadline_seconds):
+                sequence = sequence or await self._known(name)
                 return await run_in_greenlet(functools.partial(self.pool.reserve, sequence, n))
         except TicketError as error:
             raise problems.after(error, name) from error
@@ -79,8 +80,8 @@ class Service:
         return sequence
 
     async def is_ready(self) -> bool:
-        """Whether it issues tickets of any sequence, or has some buffered."""
+        """Whether it issues tickets of any sequence, or has some buffered, or leads to where one has moved."""
         await self.monitor.refresh()
-        return any(map(is_drawn_from, self.monitor.statuses)) or any(
+        return any(is_drawn_from(s) or s.state == "moved" for s in self.monitor.statuses) or any(
             map(self.pool.buffered, self._sequences)
         )

@@ -39,13 +39,17 @@ class Running:
 Serve = Callable[..., Running]
 
 
-def load_pools(urls: Sequence[URL]) -> dict[str, TicketPool]:
-    return {"default": TicketPool(urls)}
+def load_pools(urls: Sequence[URL], media: Sequence[URL] = ()) -> dict[str, TicketPool]:
+    """The pool that draws, and another one where there are servers for it."""
+    pools = {"default": TicketPool(urls)}
+    return {**pools, "media": TicketPool(media, name="media")} if media else pools
 
 
 @contextmanager
-def in_thread(urls: Sequence[URL], settings: Settings) -> Iterator[Running]:
-    app = create_app(functools.partial(load_pools, urls), settings)
+def in_thread(
+    urls: Sequence[URL], settings: Settings, media: Sequence[URL] = ()
+) -> Iterator[Running]:
+    app = create_app(functools.partial(load_pools, urls, media), settings)
     server = uvicorn.Server(uvicorn.Config(app, http="httptools", ws="none", log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -62,7 +66,9 @@ def in_thread(urls: Sequence[URL], settings: Settings) -> Iterator[Running]:
 def serve() -> Iterator[Serve]:
     """Run the service in a thread, with these settings."""
     with ExitStack() as stack:
-        yield lambda urls, **settings: stack.enter_context(in_thread(urls, Settings(**settings)))
+        yield lambda urls, media=(), **settings: stack.enter_context(
+            in_thread(urls, Settings(**settings), media)
+        )
 
 
 #: Starts the command ``sqla-tickets serve``.

@@ -123,6 +123,25 @@ def test_service_begins_while_no_server_answers(
 
 
 @pytest.mark.ticket_servers("mariadb")
+def test_first_request_is_answered_by_its_deadline(
+    ticket_kind: str,
+    pool: TicketPool,
+    ticket_urls: list[URL],
+    serve: Serve,
+    servers: ServerFixtures,
+) -> None:
+    """It has to find the sequence, too, and a frozen server is asked for that."""
+    service = serve(ticket_urls, deadline_seconds=0.3)
+    server = servers.shared(ticket_kind, 0)
+    server.freeze()
+    refused = service.post()
+    server.thaw()
+    assert refused.status == 503
+    assert "within 0.3 s" in refused.json["detail"]
+    wait_for(lambda: service.post().status == 200, lambda: "no tickets after the outage")
+
+
+@pytest.mark.ticket_servers("mariadb")
 def test_request_is_answered_by_its_deadline(
     ticket_kind: str,
     pool: TicketPool,
