@@ -166,12 +166,12 @@ def run(server_registry: ServerRegistry, kind: str, given: argparse.Namespace, s
     with tempfile.TemporaryDirectory(prefix="tickets-http-") as folder:
         options = ("--workers", str(given.workers), "--block", given.block)
         service = HTTPProcess(urls, Path(folder), *options)
-        service.start()
         scene = Scene(servers, service, random.Random(f"{seed}/{kind}"))
         load = HTTPLoad(service.port, SEQUENCE, n=given.n, clients=given.clients, rest=given.rest)
         other = OtherClient(urls)
-        end = time.monotonic() + given.seconds
         try:
+            service.start()
+            end = time.monotonic() + given.seconds
             with load, other:
                 while time.monotonic() < end:
                     scene.hurt_something()
