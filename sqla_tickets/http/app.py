@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,7 +21,7 @@ from . import openapi, page
 from .monitor import Monitor
 from .problems import Problem, respond, respond_to_a_defect
 from .service import Service
-from .settings import Settings
+from .settings import Settings, is_loopback
 from .tokens import EVERYTHING, STATUS
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 #: ``Number.MAX_SAFE_INTEGER``: JSON parsers that know only doubles, as JavaScript's, round what is above it.
 LARGEST_SAFE: Final = 2**53 - 1
 _NUMBER: Final = re.compile("[0-9]{1,9}")
+_PARAMETERS: Final = {"n", "numbers"}
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
 #: JSONResponse makes an encoder for each response.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -43,7 +46,7 @@ def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starl
         settings: what to serve, and to whom.
     """
     endpoints = _Endpoints(load_pools, settings or Settings())
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/sequences/{name}/tickets", endpoints.tickets, methods=["POST"]),
             Route("/", endpoints.status_page),
@@ -55,6 +58,10 @@ def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starl
         exception_handlers={404: respond, 405: respond, Problem: respond, 500: respond_to_a_defect},
         lifespan=endpoints.lifespan,
     )
+    app.router.redirect_slashes = (
+        False  # a client gets the problem, not a redirect that it may follow by GET
+    )
+    return app
 
 
 class _Endpoints:
@@ -105,6 +112,14 @@ class _Endpoints:
         if not request.scope["query_string"]:
             return 1, None
         given, most = request.query_params, self._settings.most
+        names = [name for name, _ in given.multi_items()]
+        if len(names) != len({*names} & _PARAMETERS):
+            raise Problem(
+                400,
+                "invalid_parameters",
+                "Each parameter has to be n or numbers, and to be there once.",
+                "Correct the names of the parameters. Send each once.",
+            )
         n, numbers = given.get("n", "1"), given.get("numbers")
         if not _NUMBER.fullmatch(n) or not 1 <= int(n) <= most:
             raise Problem(
@@ -138,6 +153,8 @@ class _Endpoints:
         tokens = self._settings.tokens
         if not tokens:
             _check_not_from_a_page(request)
+            if self._settings.is_local:
+                _check_host(request)
             return
         is_page = scope == STATUS
         found = tokens.scopes_of(request.headers.get("authorization", ""), takes_password=is_page)
@@ -246,3 +263,27 @@ def _check_not_from_a_page(request: Request) -> None:
             "A browser's page may not draw tickets from a service without tokens.",
             "Call it from a program, or serve with tokens.",
         )
+
+
+def _check_host(request: Request) -> None:
+    """Check that a request names this machine: another site's name may lead to 127.0.0.1, too (DNS rebinding).
+
+    Raises:
+        Problem: it does not.
+    """
+    for name, value in request.scope["headers"]:
+        if name == b"host" and not _is_own(value):
+            raise Problem(
+                403,
+                "forbidden",
+                "The request has another machine's name in Host.",
+                "Call it as localhost or 127.0.0.1. Behind a reverse proxy, serve with tokens, or with --no-tokens.",
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _is_own(host: bytes) -> bool:
+    try:
+        return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
+    except ValueError:
+        return False

@@ -197,7 +197,9 @@ def _tickets(most: int) -> dict[str, Any]:
                     "application/json": {"schema": {"$ref": "#/components/schemas/Tickets"}}
                 },
             },
-            "400": _error("n or numbers is invalid, or a ticket is above 2**53 - 1."),
+            "400": _error(
+                "A parameter is invalid, unknown or repeated, or a ticket is above 2**53 - 1."
+            ),
             **_REFUSED,
             "404": _error("There is no such sequence. None is created."),
             "503": _error("No ticket server issues tickets now.", headers=_RETRY),

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
+import dataclasses
 import functools
-import ipaddress
 import logging
 import math
+import multiprocessing
 import signal
 import socket
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
 import uvicorn
+from starlette.applications import Starlette
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.supervisors import Multiprocess
 
 from ..errors import TicketArgumentError
 from .app import LoadPools, create_app
-from .settings import Settings
+from .settings import Settings, is_loopback
 
 log = logging.getLogger("uvicorn.error")  # uvicorn says there what it does
 #: Longer than proxies keep an idle connection, so that none is closed just when it sends a request.
@@ -29,7 +31,7 @@ KEEP_ALIVE_SECONDS: Final = 75
 WORKER_START_SECONDS: Final = 60
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Listener:
     """Where the service listens.
 
@@ -53,7 +55,7 @@ class Listener:
         Raises:
             TicketArgumentError: everybody could.
         """
-        if not (settings.tokens or self.is_open or _is_loopback(self.host)):
+        if not (settings.tokens or self.is_open or is_loopback(self.host)):
             raise TicketArgumentError(
                 f"everyone who reaches {self.host} could draw tickets: give --tokens FILE, or say --no-tokens if that"
                 " is meant, or listen on 127.0.0.1"
@@ -88,13 +90,6 @@ class Listener:
         return f"http{'s' if self.certificate else ''}://{host}:{listening.getsockname()[1]}"
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def run(
     load_pools: LoadPools, settings: Settings, listener: Listener, *, log_level: str = "WARNING"
 ) -> None:
@@ -108,11 +103,13 @@ def run(
 
     Raises:
         TicketArgumentError: it cannot listen there, or everybody on the network could draw.
-        SystemExit: a worker cannot start, or SIGTERM came.
+        SystemExit: a worker cannot start, or a signal came.
     """
     listener.check(settings)
+    is_local = not (settings.tokens or listener.is_open)
+    settings = dataclasses.replace(settings, is_local=is_local)
     config = uvicorn.Config(
-        functools.partial(create_app, load_pools, settings),
+        functools.partial(_create_app, load_pools, settings),
         factory=True,
         host=listener.host,
         port=listener.port,
@@ -132,11 +129,26 @@ def run(
     )
     listening = listener.bind()
     log.info("listening on %s", listener.url(listening))
-    signal.signal(signal.SIGTERM, _end)  # uvicorn raises it again after the shutdown
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)  # uvicorn raises it again after the shutdown
     if settings.workers > 1:
         Multiprocess(config, sockets=[listening]).run()
     else:
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _create_app(load_pools: LoadPools, settings: Settings) -> Starlette:
+    """The application of one process. A worker ends when the process that started it is gone, even by SIGKILL."""
+    parent = multiprocessing.parent_process()
+    if settings.workers > 1 and parent is not None:
+        loop, sentinel = asyncio.get_running_loop(), parent.sentinel
+
+        def end() -> None:
+            loop.remove_reader(sentinel)
+            signal.raise_signal(signal.SIGTERM)
+
+        loop.add_reader(sentinel, end)
+    return create_app(load_pools, settings)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

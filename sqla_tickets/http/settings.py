@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 
 from ..arguments import BlockBounds
@@ -20,6 +21,8 @@ class Settings:
         deadline_seconds: how long one request waits for tickets.
         tokens: who may do what; without any, everybody may do everything.
         is_status_public: whether the status page and the metrics need no token.
+        is_local: whether only programs of this machine may ask. Then the name in ``Host`` has to be its own, so that
+            no page of another site reaches the service by a name that leads to 127.0.0.1. Tokens make it superfluous.
         workers: how many processes there are; with several, the metrics tell them apart.
     """
 
@@ -30,4 +33,13 @@ class Settings:
     deadline_seconds: float = 10.0
     tokens: Tokens = field(default_factory=Tokens)
     is_status_public: bool = False
+    is_local: bool = False
     workers: int = 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is that of this machine for itself."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
 
+import psutil
 import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
 from tests.integration.http.conftest import Start
 from tests.support.command_line import options, run_cli
-from tests.support.http_service import Answer, HTTPLoad, call, repeated, tickets_of, wait_for
+from tests.support.http_service import BOUND, Answer, HTTPLoad, call, repeated, tickets_of, wait_for
 from tests.support.servers import ServerFixtures
 
 MARIADB = pytest.mark.ticket_servers("mariadb")
@@ -65,6 +67,34 @@ def test_killed_worker_is_replaced(pool: TicketPool, ticket_urls: list[URL], sta
         load.wait_for(300)
     assert set(load.statuses) == {200}
     assert not repeated(load.tickets)
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_interrupted_ends_with_0(pool: TicketPool, ticket_urls: list[URL], start: Start) -> None:
+    process = start(ticket_urls)
+    assert call(process.port, PATH, "POST").status == 200
+    assert call(process.port, PATH, "POST", {"Host": "elsewhere.example"}).status == 403
+    os.kill(process.pids[0], signal.SIGINT)
+    assert process.wait() == 0, process.log
+    assert "Aborted" not in process.log
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_workers_end_with_their_parent(
+    pool: TicketPool, ticket_urls: list[URL], start: Start
+) -> None:
+    process = start(ticket_urls, "--workers", "2")
+    wait_for(lambda: len(process.pids) == 2, lambda: process.log)
+    workers = [psutil.Process(pid) for pid in process.pids]
+    os.kill(workers[0].ppid(), signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    try:
+        _, alive = psutil.wait_procs(workers, BOUND)
+        assert not [worker for worker in alive if worker.status() != psutil.STATUS_ZOMBIE]
+    finally:
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                worker.kill()
 
 
 @MARIADB

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from sqlalchemy import URL, create_engine, inspect
 
 from sqla_tickets import TicketPool
+from sqla_tickets.maintenance import operations
 from tests.integration.http.conftest import Serve
 from tests.support.http_service import call, repeated, tickets_of, wait_for
 
@@ -120,6 +122,31 @@ def test_sequence_created_later_is_found(
     wait_for(lambda: service.post("albums").status == 200, lambda: "it is not found")
 
 
+@SQLITE
+def test_sequence_that_has_moved_is_served(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve, tmp_path: Path
+) -> None:
+    """Also by a service that starts after the move."""
+    urls = [URL.create("sqlite", database=str(tmp_path / f"media{n}.db")) for n in range(2)]
+    before = pool.next_id("photos")
+    with TicketPool(urls, name="media") as media:
+        operations.move(pool, "photos", media)
+    service = serve(ticket_urls, media=urls)
+    assert service.get("/ready").status == 200
+    answer = service.post(query="?n=5")
+    assert answer.status == 200
+    assert min(tickets_of(answer)) > before
+
+
+@SQLITE
+@pytest.mark.parametrize("query", ["N=5", "n=5&n=7", "numbers=string&numbers=string", "n=5&x", "x"])
+def test_unknown_or_repeated_parameter_is_refused(
+    query: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    answer = serve(ticket_urls).post(query=f"?{query}")
+    assert (answer.status, answer.json["kind"]) == (400, "invalid_parameters")
+
+
 @pytest.mark.every_kind
 def test_tickets_of_64_bits_are_written_as_the_client_says(
     pool: TicketPool, ticket_urls: list[URL], serve: Serve
@@ -172,6 +199,7 @@ def test_other_paths_and_methods_are_problems(
     nowhere = service.get("/nowhere")
     assert (nowhere.status, nowhere.json["title"]) == (404, "Not Found")
     assert nowhere.json["next_step"]
+    assert service.get("/health/").status == 404
     by_get = service.get("/v1/sequences/photos/tickets")
     assert (by_get.status, by_get.headers["allow"]) == (405, "POST")
 
@@ -185,3 +213,17 @@ def test_page_of_another_site_draws_nothing(
     path = "/v1/sequences/photos/tickets"
     answer = call(service.port, path, "POST", {"Origin": "https://elsewhere.example"})
     assert answer.status == 403
+
+
+@SQLITE
+def test_name_that_leads_to_this_machine_draws_nothing(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """A page of another site may give its own name the address 127.0.0.1."""
+    service = serve(ticket_urls, is_local=True)
+    requests = [("/v1/sequences/photos/tickets", "POST"), ("/", "GET"), ("/metrics", "GET")]
+    for path, method in requests:
+        for host in ("elsewhere.example", "elsewhere.example:8080", "192.0.2.1", "[", ""):
+            assert call(service.port, path, method, {"Host": host}).status == 403, host
+        for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080"):
+            assert call(service.port, path, method, {"Host": host}).status == 200, host
