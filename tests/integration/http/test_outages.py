@@ -130,11 +130,11 @@ def test_first_request_is_answered_by_its_deadline(
     serve: Serve,
     servers: ServerFixtures,
 ) -> None:
-    """It has to find the sequence, too, and a frozen server is asked for that."""
+    """Whether there is a sequence of that name, a frozen server does not say in time."""
     service = serve(ticket_urls, deadline_seconds=0.3)
     server = servers.shared(ticket_kind, 0)
     server.freeze()
-    refused = service.post()
+    refused = service.post("nowhere")
     server.thaw()
     assert refused.status == 503
     assert "within 0.3 s" in refused.json["detail"]
