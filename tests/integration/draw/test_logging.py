@@ -16,7 +16,7 @@ from sqla_tickets import TicketPool
 ROOT = Path(__file__).parents[3]
 LEVELS = ["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG"]
 LOGGER = re.compile(r'= logging\.getLogger\((?:__name__|"(\S+)")\)')
-ROW = re.compile(r"^\| `((?:sqla_tickets|alembic)\.[\w.]+)` \| ([A-Z, ]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:sqla_tickets|alembic|uvicorn)\.[\w.]+)` \| ([A-Z, ]+) \|", re.MULTILINE)
 
 
 def levels_of(module: Path) -> set[str]:
