@@ -19,7 +19,7 @@ from tests.support.command_line import run_cli
 from tests.support.draws import OpenPool, draw_from, run
 from tests.support.servers import ServerFixtures
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operate"
 SQLITE = pytest.mark.ticket_servers("sqlite")
 MARIADB = pytest.mark.ticket_servers("mariadb")
 

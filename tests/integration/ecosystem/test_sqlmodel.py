@@ -10,29 +10,29 @@ pytest.importorskip("sqlmodel")
 from sqlmodel import Field, Relationship, Session, SQLModel, select
 
 
-class HeroBase(SQLModel):
-    """What is read and written of a hero."""
+class PilotBase(SQLModel):
+    """What is read and written of a pilot."""
 
     name: str = Field(index=True)
-    team_id: int | None = Field(default=None, sa_type=BigInteger, foreign_key="team.id")
+    crew_id: int | None = Field(default=None, sa_type=BigInteger, foreign_key="crew.id")
 
 
-class Team(SQLModel, table=True):
+class Crew(SQLModel, table=True):
     id: int | None = Field(
         default=None, sa_type=BigInteger, sa_column_args=[TicketSequence()], primary_key=True
     )
     name: str
-    heroes: list["Hero"] = Relationship(back_populates="team")
+    pilots: list["Pilot"] = Relationship(back_populates="crew")
 
 
-class Hero(HeroBase, table=True):
+class Pilot(PilotBase, table=True):
     id: int | None = Field(
         default=None, sa_column=Column(BigInteger, TicketSequence(), primary_key=True)
     )
-    team: Team | None = Relationship(back_populates="heroes")
+    crew: Crew | None = Relationship(back_populates="pilots")
 
 
-class HeroCreate(HeroBase):
+class PilotCreate(PilotBase):
     """Its input."""
 
 
@@ -57,19 +57,19 @@ def test_session_with_relationships(tickets: Tickets) -> None:
     engine = create_engine("sqlite://")
     SQLModel.metadata.create_all(engine)
     with Session(engine) as session:
-        team = Team(name="Preventers", heroes=[Hero(name=f"Hero {n}") for n in range(20)])
-        session.add(team)
+        crew = Crew(name="Preventers", pilots=[Pilot(name=f"Pilot {n}") for n in range(20)])
+        session.add(crew)
         session.commit()
-        session.refresh(team)
-        posted = Hero.model_validate(HeroCreate(name="Spider-Boy", team_id=team.id))
+        session.refresh(crew)
+        posted = Pilot.model_validate(PilotCreate(name="Spider-Boy", crew_id=crew.id))
         session.add(posted)
         session.commit()
     with Session(engine) as session:
-        heroes = session.exec(select(Hero)).all()
-        assert {hero.team.name for hero in heroes if hero.team} == {"Preventers"}
-        tickets.assert_issued([hero.id for hero in heroes], "hero")
-        tickets.assert_issued([team.id for team in session.exec(select(Team))], "team")
-        assert len(heroes) == 21
+        pilots = session.exec(select(Pilot)).all()
+        assert {pilot.crew.name for pilot in pilots if pilot.crew} == {"Preventers"}
+        tickets.assert_issued([pilot.id for pilot in pilots], "pilot")
+        tickets.assert_issued([crew.id for crew in session.exec(select(Crew))], "crew")
+        assert len(pilots) == 21
 
 
 def test_base_class_gives_each_table_its_sequence(tickets: Tickets) -> None:
