@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,12 +46,3 @@ def tickets(tmp_path: Path) -> Iterator[Tickets]:
                 pool.create_table(name, start=FIRST)
 
         yield Tickets(pool, urls, serve)
-
-
-@pytest.fixture(autouse=True)
-def loggers() -> Iterator[None]:
-    """Enable the loggers again: Alembic's usual env.py disables all that there are, with `fileConfig`."""
-    yield
-    for name, logger in logging.root.manager.loggerDict.items():
-        if "tickets" in name and isinstance(logger, logging.Logger):
-            logger.disabled = False

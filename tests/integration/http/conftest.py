@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -88,3 +89,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for process in processes:
         process.kill()
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    """Undo what `sqla-tickets serve` sets, where a test calls it in this process."""
+    log = logging.getLogger("sqla_tickets")
+    before = log.level, log.propagate, list(log.handlers)
+    yield
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:] = before[1:]
