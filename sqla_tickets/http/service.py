@@ -62,7 +62,7 @@ class Service:
             ) from error
 
     async def _known(self, name: str) -> TicketSequence:
-        """The sequence of that name. A table that was created a moment ago is found, and none is created."""
+        """The sequence of that name. A new table is found within `FRESH_SECONDS`, and none is created."""
         if name not in self.monitor.names and not self._settings.sequences:
             await self.monitor.refresh()
             if not self.monitor.names and any(not s.up for s in self.monitor.statuses):

@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
 from tests.support.draws import assert_unique, connections_to, residues, until
+from tests.support.server_programs import running
 from tests.support.servers import ServerFixtures
 from tests.support.servers.ports import free_port
 
@@ -157,30 +158,6 @@ def test_a_fork_that_python_is_not_told_of_asks_before_it_draws(
 ) -> None:
     newest, childs = run_program({**environment, "PATIENCE": "2"}, ASLEEP + ASKED_BY_C)
     assert all(child > parent for child, parent in zip(childs, newest, strict=True))
-
-
-@contextmanager
-def running(command: Sequence[str], environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Run a server program of Python's; it must end by itself when it is asked to."""
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", *command], env=environment, stdout=output, stderr=output
-        ) as server,
-    ):
-        try:
-            yield
-        except BaseException:
-            print(log.read_text())
-            raise
-        finally:
-            server.terminate()
-            try:
-                server.wait(BOUND)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                raise
-    assert "Traceback" not in log.read_text()
 
 
 def test_gunicorn_with_preload(

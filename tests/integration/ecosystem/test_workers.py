@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from sqlalchemy import URL, BigInteger, Column, MetaData, String, Table, create_
 from sqla_tickets import TicketPool
 from tests.support.draws import until
 from tests.support.projects import REPOSITORY, text_of
+from tests.support.server_programs import running
 from tests.support.servers.ports import free_port
 
 pytestmark = [
@@ -72,33 +73,6 @@ def environment(app_url: URL, pool: TicketPool, ticket_urls: list[URL]) -> dict[
     }
 
 
-@contextmanager
-def running(command: Sequence[str], environment: dict[str, str], log: Path) -> Iterator[None]:
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", *command],
-            env=environment,
-            cwd=log.parent,
-            stdout=output,
-            stderr=output,
-        ) as server,
-    ):
-        try:
-            yield
-        except BaseException:
-            print(log.read_text())
-            raise
-        finally:
-            server.terminate()
-            try:
-                server.wait(BOUND)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                raise
-    assert "Traceback" not in log.read_text()
-
-
 def saved(photos: Table) -> list[int]:
     with photos.info["engine"].connect() as connection:
         return list(connection.scalars(select(photos.c.id)))
@@ -127,7 +101,7 @@ def test_gunicorn_with_preload_repeats_no_id(
             answers.extend(filter(None, clients.map(request, range(40))))
         return len({pid for pid, _ in answers}) >= 2 * WORKERS and len(answers) >= ROWS
 
-    with running([*command, "workers.photos:application"], environment, tmp_path / "log"):
+    with running([*command, "workers.photos:application"], environment, tmp_path / "log", tmp_path):
         until(enough, BOUND)
     ids = [photo for _, photo in answers]
     assert len(set(ids)) == len(ids), "an id twice"
@@ -142,7 +116,9 @@ def test_celery_s_prefork_repeats_no_id(
     environment |= {"CELERY_FOLDER": str(tmp_path), "CELERY_CONFIG": "celery_config"}
     environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
     command = ["celery", "--app=workers.tasks", "worker", f"--concurrency={WORKERS}"]
-    with running([*command, "--without-gossip", "--without-mingle"], environment, tmp_path / "log"):
+    with running(
+        [*command, "--without-gossip", "--without-mingle"], environment, tmp_path / "log", tmp_path
+    ):
         done = subprocess.run(
             [sys.executable, "-c", ASK],
             env=environment,
