@@ -135,7 +135,7 @@ class ServerAccess:
         probes: which ping it in the background.
         identity: which database server the last new connection has led to; None before the first one, and where the
             server does not tell.
-        generation: goes up when the address leads to another server or a restarted one, or duplicates are to be compared
+        generation: goes up when the address leads to another server or a restarted one, or all is to be verified
             again. Members of one cluster are one server.
         returns: how often it has answered again after it had failed, was started again, or led elsewhere.
         tables: what is known of each sequence's table, by the sequence's name.
@@ -404,8 +404,8 @@ class ServerAccess:
             raise
         return connection
 
-    def recheck_duplicates(self) -> None:
-        """Begin a new generation, so that every connection is compared with the other servers again."""
+    def verify_again(self) -> None:
+        """Begin a new generation: each connection and each table is verified before it is drawn from again."""
         with self._recognition:
             self.generation += 1
 
@@ -460,8 +460,9 @@ class ServerAccess:
         )
 
     def quarantine(self, table: TicketTable, error: TicketError) -> None:
-        """Quarantine a table until an operator has repaired it; distrust buffered tickets."""
+        """Quarantine a table until an operator has repaired it; verify the others again, distrust buffered tickets."""
         table.quarantine = error
+        self.verify_again()  # what has set back one table may have set back all of them
         if self._on_quarantine is not None:
             self._on_quarantine(self, table.name, error)
         log.critical("%s", error)

@@ -26,6 +26,8 @@ SLACK_SECONDS: Final = 0.1
 WELL_SECONDS: Final = 0.25
 #: The same where another server has to tell, which is asked again when it is known to be back.
 PEER_SECONDS: Final = 7.0
+#: A server that takes longer for a request may be too slow for a probe that a draw waits for.
+SLOW_SECONDS: Final = 0.02
 #: How often a draw queues again at a table that serves others, as the docs say.
 QUEUES: Final = 3
 #: In place of an issuer: above what a sequence was raised on all of them.
@@ -334,9 +336,23 @@ class Checker:
         if not isinstance(error, TicketError) or isinstance(error, TicketsExhausted):
             self.broken("wrong error", f"{sequence}: {error!r}")
             return
-        well = self._well(began - (PEER_SECONDS if self.needs_peer else WELL_SECONDS))
+        well = [
+            name
+            for name in self._well(began - (PEER_SECONDS if self.needs_peer else WELL_SECONDS))
+            if not self._was_too_slow(name)
+        ]
         if len(well) > self.needs_peer + self.under_work:
             self.broken("failed", f"{sequence}: {', '.join(well)} could serve: {error}")
+
+    def _was_too_slow(self, name: str) -> bool:
+        """Whether a draw that failed has only waited for a probe of a server, a moment as the docs say.
+
+        The server had been unresponsive, and a probe is three requests at least.
+        """
+        pool = self._world.machine.state.get("pool")
+        if self._hosts[name].seconds < SLOW_SECONDS or not isinstance(pool, TicketPool):
+            return False
+        return any(s.breaker.timed_out for s in pool.servers if s.engine.url.host == name)
 
     def _timed(self, sequence: str, began: float, seconds: float) -> None:
         self.slowest = max(self.slowest, seconds)

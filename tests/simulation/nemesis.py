@@ -316,16 +316,12 @@ class Nemesis:
         images = [
             image for when, image in self.images.get(host.name, []) if now - when > BACKUP_SECONDS
         ]
-        model = host.model
-        if not images or not isinstance(model, ModelServer) or not self._can_be_set_back(host):
+        is_model = isinstance(host.model, ModelServer)
+        if not images or not is_model or not self._can_be_set_back(host):
             return
         if any(machine.is_frozen for machine in self._processes.alive):
             return
-        since = model.started_at
-        host.stop(is_crash=False)
-        model.restore(self._random.choice(images))
-        host.start()
-        model.started_at = since
+        resume(host, self._random.choice(images))
         self._health.begin(host.name)
         self.restored.add(host.name)
         self._instant("resumed image of a server", host)
@@ -595,6 +591,17 @@ class Nemesis:
         host = self._host()
         host.machine.step_clock(self._random.uniform(-100, 100))
         self._instant("clock jump of a server", host)
+
+
+def resume(host: Host, image: object) -> None:
+    """Resume a server's virtual machine from an image: with an old state, and its old uptime."""
+    model = host.model
+    assert isinstance(model, ModelServer)
+    since = model.started_at
+    host.stop(is_crash=False)
+    model.restore(image)
+    host.start()
+    model.started_at = since
 
 
 def _nothing() -> None:

@@ -91,8 +91,8 @@ class IdChecker:
         self.has_number: Callable[[str, int, float, float], bool]
         self._issued = NumberSet()
         self._latest: dict[Machine, int] = {}
-        #: By how much the clock of each process was ahead at most.
-        self._ahead: dict[Machine, float] = {}
+        #: The processes that have begun to make ids.
+        self._begun = set[Machine]()
         #: By node number, the first and the last tick of each owner's ids.
         self._ticks: dict[int, dict[tuple[Machine, int], tuple[int, int]]] = {}
         self.made = self.calls = 0
@@ -101,25 +101,22 @@ class IdChecker:
 
     def forked(self, parent: Machine, child: Machine) -> None:
         """A process was forked: it remembers the clock that its parent has seen."""
-        if parent in self._ahead:
-            self._ahead[child] = self._ahead[parent]
+        if parent in self._begun:
+            self._begun.add(child)
+            child.furthest_ahead = parent.furthest_ahead
 
     def begin(self) -> _Call:
         """The process that runs begins to make ids."""
         machine = self._world.machine
-        self._sees_clock(machine)
+        if machine not in self._begun:  # what its clock showed before has left no trace
+            self._begun.add(machine)
+            machine.furthest_ahead = machine.wall_error
         above = self._latest.get(machine, -1)
         return _Call(self._world.now, machine.wall(), machine.wall_error, above)
-
-    def _sees_clock(self, machine: Machine) -> None:
-        ahead = self._ahead.get(machine)
-        if ahead is None or ahead < machine.wall_error:
-            self._ahead[machine] = machine.wall_error
 
     def end(self, call: _Call, layout: BitLayout, runs: Iterable[range], seconds: float) -> None:
         """A call was answered."""
         machine = self._world.machine
-        self._sees_clock(machine)
         self.slowest = max(self.slowest, seconds)
         self.calls += 1
         above, wall = call.above, machine.wall()
@@ -158,12 +155,11 @@ class IdChecker:
     def fail(self, call: _Call, bits: int, error: Exception, seconds: float) -> None:
         """A call for ids whose node has so many bits has failed."""
         machine = self._world.machine
-        self._sees_clock(machine)
         self.slowest = max(self.slowest, seconds)
         self.failed[type(error).__name__] += 1
         is_allowed = False
         if isinstance(error, ClockMovedBack):
-            stepped_back = self._ahead[machine] - min(call.error, machine.wall_error)
+            stepped_back = machine.furthest_ahead - min(call.error, machine.wall_error)
             is_allowed = stepped_back > CLOCK_WAIT_SECONDS / 2
         elif isinstance(error, NodeIdsExhausted):
             wall = min(call.wall, machine.wall())

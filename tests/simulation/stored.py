@@ -61,9 +61,9 @@ class Stored:
         self._received: dict[tuple[str, int, int], int] = {}
         #: The tables that have stood on a server, since its start, as a tombstone with a text.
         self._tombstones: dict[tuple[Machine, str], Table] = {}
-        #: The tokens of all leases when the calm began, and those that each process had when it closed its pool.
+        #: The tokens of all leases when the calm began, and those that each process need not give back.
         self._before_calm = set[str]()
-        self._held: dict[Machine, set[str]] = {}
+        self._excused: dict[Machine, set[str]] = {}
 
     def poll(self) -> None:
         """Look again and again: no mark is ever lowered, and no tombstone is placed a second time."""
@@ -138,16 +138,24 @@ class Stored:
         """A process begins to close its pool: it is to give back what it has by now."""
         pool = machine.state["pool"]
         assert isinstance(pool, TicketPool)
-        self._held[machine] = {
+        held = {
             token
             for lease in _live_leases(machine, pool)
             for token in (lease.token, lease.next_token)
         }
+        ended = {
+            row.owner
+            for host in self._hosts.values()
+            for row in _nodes_on(host).values()
+            if row.expires < host.machine.wall() * 1e6
+        }
+        self._excused[machine] = (self._before_calm | ended) - held
 
     def check_leases(self, machines: Iterable[Machine]) -> None:
         """Check that processes have given back the node numbers that they had when they closed their pools.
 
-        Those that they had done without while servers failed run to the end of their leases.
+        Those that they had done without while servers failed run to the end of their leases, and a lease that had ended
+        by then is nobody's.
         """
         closed = {str(machine.number): machine for machine in machines}
         for host in self._hosts.values():
@@ -155,7 +163,7 @@ class Stored:
                 machine = closed.get(row.holder.rpartition(":")[2])
                 if machine is None or not row.owner:
                     continue
-                if row.owner not in self._before_calm - self._held.get(machine, set()):
+                if row.owner not in self._excused.get(machine, self._before_calm):
                     self._broken("leaked lease", f"{machine} has not given back {node}: {row}")
 
     def has_number(self, name: str, bits: int, wall: float, since: float) -> bool:

@@ -22,6 +22,7 @@ from sqla_tickets.snowflake.leases import NodeLease, NodeLeases
 from sqla_tickets.tables.context import StatementContext
 
 from .directed import play
+from .nemesis import resume
 from .network import Link
 from .number_set import NumberSet
 from .scenario import Scenario
@@ -31,6 +32,18 @@ from .world import Machine
 LEASE_SECONDS = 3.0
 #: By how much a clock is wrong for a while: longer than all that a test does after it.
 AHEAD_SECONDS = 20.0
+
+
+def draw_elsewhere(scenario: Scenario, sequence: str, times: int, drawn: list[int]) -> None:
+    """Let another client draw, ten times a second."""
+
+    def work() -> None:
+        pool = scenario.pool()
+        for _ in range(times):
+            drawn.append(pool.next_id(sequence))
+            scenario.world.sleep(0.1)
+
+    Machine(scenario.world, "another client").spawn(work, "main")
 
 
 @pytest.mark.parametrize("microseconds", range(0, 3000, 500))
@@ -175,6 +188,42 @@ def test_horizon_that_comes_after_take_back_calls_no_server_set_back(
         is_done.append(True)
 
     play("mysql", work)
+    assert is_done
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
+def test_process_delayed_after_its_claim_calls_no_server_set_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed 90025, 60 s, 40 processes: its lease had ended before it told the peers, and they knew the next owner."""
+    record, delayed, is_done = lease_table.record_owner, list[str](), list[bool]()
+
+    def work(scenario: Scenario) -> None:
+        scenario.create_tables()
+        world, pool = scenario.world, scenario.pool()
+        NodeLeases(pool, duration=3.0).create_table()
+
+        def record_late(*arguments: Any) -> Any:
+            if world.machine.name != "another client" and not delayed:
+                delayed.append(world.machine.name)
+                Machine(world, "another client").spawn(lambda: lease_all(scenario), "main")
+                world.sleep(15)
+            return record(*arguments)
+
+        monkeypatch.setattr(lease_table, "record_owner", record_late)
+        SnowflakeGenerator(pool, "likes").next_id()
+        is_done.append(True)
+
+    def lease_all(scenario: Scenario) -> None:
+        pool = scenario.pool()
+        leases, generator = NodeLeases(pool, duration=3.0), SnowflakeGenerator(pool, "likes")
+        for _ in range(12):
+            generator.next_id()
+            leases.release()
+            scenario.world.sleep(1)
+
+    play("mysql", work)
+    assert delayed
     assert is_done
     assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
 
@@ -427,27 +476,50 @@ def test_image_of_a_server_repeats_nothing(kind: Kind, is_restarted: bool) -> No
         world, here, idle = scenario.world, scenario.network.hosts["t1"], scenario.pool()
         idle.next_ids("photos", 10)
         idle.next_id("photos")
-        Machine(world, "another client").spawn(lambda: draw(scenario), "main")
+        draw_elsewhere(scenario, "photos", 120, first)
         world.sleep(5)
-        image, since = here.model.image(), here.model.started_at  # type: ignore[attr-defined]  # a model's
+        image = here.model.image()
         world.sleep(8)
-        here.stop(is_crash=False)
-        here.model.restore(image)
-        here.start()
-        if not is_restarted:
-            here.model.started_at = since  # type: ignore[attr-defined]  # as above
+        if is_restarted:
+            here.stop(is_crash=False)
+            here.model.restore(image)
+            here.start()
+        else:
+            resume(here, image)
         for _ in range(10):
             second.append(idle.next_id("photos"))
             world.sleep(0.3)
 
-    def draw(scenario: Scenario) -> None:
-        pool = scenario.pool()
-        for _ in range(120):
-            first.append(pool.next_id("photos"))
-            scenario.world.sleep(0.1)
-
     play(kind, work)
     assert len(first) == 120
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgresql"])
+def test_server_that_broke_one_promise_is_verified_for_its_other_tables(kind: Kind) -> None:
+    """Seed 90016, 60 s, 40 processes: an image with an old uptime, seen in 'photos', then drawn from for 'letters'."""
+    first: list[int] = []
+    second: list[int] = []
+
+    def work(scenario: Scenario) -> None:
+        scenario.create_tables()
+        world, here, pool = scenario.world, scenario.network.hosts["t1"], scenario.pool()
+        pool.next_ids("letters", 10)
+        pool.next_id("letters")
+        draw_elsewhere(scenario, "letters", 100, first)
+        world.sleep(5)
+        image = here.model.image()
+        for _ in range(8):
+            pool.next_ids("photos", 10)
+            world.sleep(1)
+        resume(here, image)
+        pool.next_ids("photos", 10)
+        pool.next_id("photos")
+        assert pool.servers[0].table("photos").state == "quarantined"
+        second.extend(pool.next_id("letters") for _ in range(10))
+
+    play(kind, work)
+    assert len(first) == 100
     assert not set(first) & set(second)
 
 

@@ -154,8 +154,8 @@ class Machine:
         self.began, self.rate = world.random.uniform(0, 1e5), 1.0
         #: Seconds that the machine was suspended for: `monotonic` does not count them.
         self.suspended = 0.0
-        #: How wrong the wall clock is, in seconds, and when it was stepped last.
-        self.wall_error = self.stepped_at = 0.0
+        #: How wrong the wall clock is, in seconds, when it was stepped last, and how far it was ahead at most.
+        self.wall_error = self.stepped_at = self.furthest_ahead = 0.0
         self._frozen_at, self._frozen_for = 0.0, 0.0
 
     def __str__(self) -> str:
@@ -182,6 +182,7 @@ class Machine:
     def step_clock(self, seconds: float) -> None:
         """Set the wall clock forwards, or back."""
         self.wall_error += seconds
+        self.furthest_ahead = max(self.furthest_ahead, self.wall_error)
         self.stepped_at = self.world.now
 
     # -- threads
