@@ -167,6 +167,9 @@ class PendingConnect(_Wait):
         name: of the server.
         seconds: after which an attempt in an event loop ends, as not every driver does by itself.
         in_a_task: whether the driver is asynchronous.
+
+    Attributes:
+        since: when it began, by ``time.monotonic()``.
     """
 
     can_be_cancelled: bool = True
@@ -185,6 +188,7 @@ class PendingConnect(_Wait):
         self._open_one, self._keep, self._ended = open_one, keep, ended
         self._name, self._seconds, self._in_a_task = name, seconds, in_a_task
         self._error: BaseException | None = None
+        self.since = time.monotonic()
 
     @property
     def has_answer(self) -> bool:

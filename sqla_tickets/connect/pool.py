@@ -69,6 +69,11 @@ class Connections:
         return bool(self._idle())
 
     @property
+    def connecting_since(self) -> float:
+        """When a thread began to open the latest connection that is not open yet; 0 where there is none."""
+        return max((connect.since for connect in self._threads.connecting), default=0.0)
+
+    @property
     def were_closed(self) -> bool:
         """Whether all were closed since this background call was begun."""
         return begun() < self._closed_at

@@ -29,10 +29,10 @@ def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> No
 
     Args:
         server: that has failed, or is unresponsive.
-        stale: seconds after which what was asked before is not waited for any longer.
+        stale: seconds after which the first probe is not waited for any longer.
     """
     afresh = server.probes.are_under_way
-    begun = server.probes.begin(max(stale, server.timeouts.draw_seconds / TIMING.max_probes))
+    begun = server.probes.begin(stale, server.connections.connecting_since)
     if begun is None:
         return
     server.breaker.postpone()

@@ -46,15 +46,22 @@ class Probes:
         """Whether a probe is running, and the server has sent nothing since it began."""
         return any(probe.since > alive_at for probe in self.under_way)
 
-    def begin(self, stale: float) -> Probe | None:
-        """A new one; None while another one is awaited.
+    def begin(self, stale: float, connecting_since: float = 0.0) -> Probe | None:
+        """A new one; None while another one is awaited, or a connection that a draw opens.
+
+        Each further one under way doubles the wait for the next: a server that is too busy to let anybody in
+        gets no more to do.
 
         Args:
-            stale: seconds after which one is not waited for any longer.
+            stale: seconds after which the first one is not waited for any longer.
+            connecting_since: when the opening of such a connection began; 0 where none is being opened.
         """
         new = Probe(time.monotonic())
         with self._lock:
-            if any(new.since - probe.since < stale for probe in self.under_way):
+            begun = [probe.since for probe in self.under_way]
+            if connecting_since:
+                begun.append(connecting_since)
+            if begun and new.since - max(begun) < stale * 2 ** (len(begun) - 1):
                 return None
             self.under_way.add(new)
             return new

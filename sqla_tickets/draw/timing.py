@@ -33,9 +33,8 @@ class Timing:
         first_wait_seconds: how long a circuit stays open after the first failure.
         longest_wait_seconds: how long it stays open after any failure, at most.
         one_trial_seconds: how long only one draw makes a forced trial of a server that refuses connections.
-        stale_probe_seconds: how long a probe is waited for until the next one begins.
+        stale_probe_seconds: how long the first probe is waited for until the next one begins; each one doubles that.
         stale_forced_probe_seconds: the same where no other server is left to ask.
-        max_probes: how many probes of one server run at most, as each ends by itself.
         ping_seconds: how long a ping may take until the probe opens a connection: a firewall cuts off idle ones.
         tick_seconds: the shortest time between two polls of the requests in flight.
         late_tick_seconds: the longest while a draw is overdue.
@@ -88,9 +87,8 @@ class Timing:
     first_wait_seconds: float = 0.25
     longest_wait_seconds: float = 5.0
     one_trial_seconds: float = 0.05
-    stale_probe_seconds: float = 0.5
-    stale_forced_probe_seconds: float = 0.1
-    max_probes: int = 16
+    stale_probe_seconds: float = 1.0
+    stale_forced_probe_seconds: float = 0.2
     ping_seconds: float = 0.1
     tick_seconds: float = 0.001
     late_tick_seconds: float = 0.025
