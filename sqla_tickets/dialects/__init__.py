@@ -41,7 +41,7 @@ What a kind owes; `base` says how. What is not overridden sends SQL like Postgre
 - For operators: ``facts``, ``read_only`` with ``read_only_variables``, ``durability`` with ``is_durable``, ``replica_takes_writes``, ``set_global``;
   ``grants`` with ``table_privileges``, ``server_privileges``, ``quoted_user``, ``grant_target`` and ``missing_grant``.
 - For `insert_from_select` into an application's database: ``failure_ends_transaction``, ``insert_prefixes``, ``begin_insert``, ``inserted_rows``,
-  ``count_as_insert``, ``check_undoes_inserts``, ``failing``, ``insert_limit``.
+  ``count_as_insert``, ``check_undoes_inserts``, ``failing``, ``row_counter``, ``insert_limit``.
 - Where a command creates databases: ``maintenance_database``, ``drop_database``, ``synchronous_driver``.
 - Flickr's table, where it has REPLACE: ``layouts``, ``replace_ticket``, ``replace_up_to``, ``keeps_counter`` with ``counter_kept_since``.
 """

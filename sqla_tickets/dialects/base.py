@@ -594,6 +594,10 @@ class TicketDialect(ABC):
         """How many rows an INSERT has inserted, which has just been executed."""
         return result.rowcount
 
+    def row_counter(self) -> ColumnElement[int] | None:
+        """An expression that counts the rows of a SELECT as they come, from 1; None where only a window function numbers them."""
+        return None
+
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int] | None:
         """An expression of which the first value ends the statement with an error, before a trigger or a rule sees the row.
 

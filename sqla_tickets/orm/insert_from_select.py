@@ -329,9 +329,14 @@ class _Copy:
 
     def _statement(self, tickets: list[Ranges]) -> Insert:
         names = [*self.given, *self.drawn]
-        rows = with_tickets(self.select, tickets, self.dialect.failing)
         limit = self.dialect.insert_limit
-        rows = rows.limit(None if limit is None else literal_column(str(limit)))
+        rows = with_tickets(
+            self.select,
+            tickets,
+            self.dialect.failing,
+            self.dialect.row_counter(),
+            None if limit is None else literal_column(str(limit)),
+        )
         statement = insert(self.table).from_select(names, rows)
         for prefix in self.dialect.insert_prefixes:
             statement = statement.prefix_with(prefix)

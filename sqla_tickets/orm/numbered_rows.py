@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Label,
     Select,
+    Subquery,
     bindparam,
     case,
     func,
@@ -54,6 +55,8 @@ def with_tickets(
     rows: SelectBase,
     tickets: list[Ranges],
     failing: Callable[[ColumnElement[int]], ColumnElement[int] | None],
+    counter: ColumnElement[int] | None = None,
+    limit: ColumnElement[int] | None = None,
 ) -> Select[Any]:
     """The SELECT of the rows and their tickets.
 
@@ -61,21 +64,34 @@ def with_tickets(
         rows: of any number of columns.
         tickets: for each column that takes some.
         failing: the dialect's expression that ends a statement with an error, if it has one.
+        counter: the dialect's count of the rows so far, if it has one.
+        limit: the dialect's LIMIT, larger than any number of rows, if it needs one.
 
     Raises:
         TicketArgumentError: the order of the rows is not one of their columns.
     """
-    columns, order = _columns_and_order(rows)
-    number: ColumnElement[int] = func.row_number(type_=BigInteger).over(order_by=order or None)
-    # where the number is needed several times, it needs a name
-    if failing(number) is not None or any(len(ranges) > 1 for ranges in tickets):
-        values = [column for column in columns if not isinstance(column, Null)]
-        numbered = select(*values, number.label(_unused_name(values))).subquery()
-        *named, number = numbered.c
+    source, columns, order = _source(rows)
+    values = [column for column in columns if not isinstance(column, Null)]
+    ordered: Select[Any] | None = None
+    if counter is not None:
+        number = counter
+        if order and values:  # only a subquery with a LIMIT keeps its order
+            ordered = select(*values).order_by(*order).limit(limit)
+    else:
+        number = func.row_number(type_=BigInteger).over(order_by=order or None)
+        # where the number is needed several times, it needs a name
+        if failing(number) is not None or any(len(ranges) > 1 for ranges in tickets):
+            ordered = select(*values, number.label(_unused_name(values))).select_from(source)
+    if ordered is not None:
+        source = ordered.subquery()
+        named = list(cast("Any", source.c))
+        if counter is None:
+            number = named.pop()
         found = iter(named)
         columns = [column if isinstance(column, Null) else next(found) for column in columns]
     beyond = failing(number)
-    return select(*columns, *(_ticket(number, ranges, beyond) for ranges in tickets))
+    drawn = (_ticket(number, ranges, beyond) for ranges in tickets)
+    return select(*columns, *drawn).select_from(source).limit(limit)
 
 
 def _ticket(
@@ -101,10 +117,10 @@ def _number(value: int) -> ColumnElement[int]:
     return bindparam("sqla_tickets_number", value, BigInteger, unique=True)
 
 
-def _columns_and_order(
+def _source(
     rows: SelectBase,
-) -> tuple[list[ColumnElement[Any]], list[ColumnElement[Any]]]:
-    """The columns of the rows in a subquery, and what orders them there."""
+) -> tuple[Subquery, list[ColumnElement[Any]], list[ColumnElement[Any]]]:
+    """A subquery of the rows, their columns in it, and what orders them there."""
     plain: list[Any] = list(rows.selected_columns)
     named: list[Any] = list(cast("Any", rows.subquery()).c)
     keys = [_key_of(clause, rows) for clause in getattr(rows, "_order_by_clauses", ())]
@@ -119,7 +135,8 @@ def _columns_and_order(
         rows = rows.add_columns(*(key.label(f"{unused}_{n}") for n, key in enumerate(added)))
     if isinstance(rows, GenerativeSelect) and not _chooses_by_order(rows):
         rows = rows.order_by(None)
-    columns: list[Any] = list(cast("Any", rows.subquery()).c)
+    source = rows.subquery()
+    columns: list[Any] = list(cast("Any", source.c))
     later = iter(range(len(named), len(columns)))
     order: list[ColumnElement[Any]] = []
     for key, modifiers in keys:
@@ -133,7 +150,7 @@ def _columns_and_order(
     ):  # a NULL has the type of its target's column, and a subquery's has not
         nulls = map(_is_null, plain)
         columns = [null() if n else column for n, column in zip(nulls, columns, strict=False)]
-    return columns[: len(named)], order
+    return source, columns[: len(named)], order
 
 
 def _unused_name(columns: list[ColumnElement[Any]]) -> str:

@@ -157,6 +157,12 @@ ORDERS: dict[str, tuple[SelectBase, str]] = {
     "limit": (ordered.order_by(words.c.word.desc()).limit(3).offset(1), "dcb"),
     "distinct": (ordered.distinct().order_by(words.c.word.desc()), "edcba"),
     "union": (union(ordered, select(literal("foxtrot"))).order_by("word"), "abcdef"),
+    "join": (
+        ordered.join(initials := words.alias(), initials.c.id == words.c.id).order_by(
+            initials.c.word.desc()
+        ),
+        "edcba",
+    ),
     "group": (ordered.group_by(words.c.word).order_by(func.max(words.c.id)), "daebc"),
 }
 
@@ -174,6 +180,14 @@ SELECTS: dict[str, tuple[SelectBase, list[tuple[str | None, int | None]]]] = {
     "literals": (select(literal("x"), literal(7)), [("x", 7)]),
     "nulls": (select(words.c.word, null()).where(words.c.id == 0), [("delta", None)]),
     "null parameter": (select(literal(None), words.c.id).where(words.c.id == 3), [(None, 3)]),
+    "nulls only": (
+        select(null(), null()).select_from(words).where(words.c.id < 2).order_by(words.c.id),
+        [(None, None)] * 2,
+    ),
+    "nulls without an order": (
+        select(null(), null()).select_from(words).where(words.c.id < 2),
+        [(None, None)] * 2,
+    ),
     "none": (select(words.c.word, words.c.id).where(words.c.id < 0), []),
     "cte": (select(cte).where(cte.c.word > "d"), [("delta", 5)]),
     "union": (
@@ -192,6 +206,12 @@ SELECTS: dict[str, tuple[SelectBase, list[tuple[str | None, int | None]]]] = {
             other, words.c.id == other.c.id + 4
         ),
         [("charlie", 0)],
+    ),
+    "semi-join": (
+        select(words.c.word, words.c.id).where(
+            words.c.id.in_(select(other.c.id + 4).where(other.c.length > 0))
+        ),
+        [("charlie", 4)],
     ),
     "window": (
         select(words.c.word, func.rank().over(order_by=words.c.word))
