@@ -57,9 +57,9 @@ class Monitor:
 
     def _measure(self) -> list[TableStatus]:
         pool = self._pool
-        # also those that have moved: a draw follows them
-        names = self._sequences or operations.names(pool, with_moved=True)
-        found = measure([pool], names)
+        # also earlier ones: a draw follows a sequence that was moved or renamed
+        names = self._sequences or operations.names(pool, with_renamed=True)
+        found = measure([pool], self._sequences)
         # a server that is down names none of its sequences
         self.names = frozenset(names) if self._sequences else self.names | names
         return [s for s in found if not s.sequence or s.sequence in self.names]

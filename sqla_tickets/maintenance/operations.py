@@ -45,13 +45,15 @@ def table_states(pool: Servers, name: str) -> dict[TicketServer, FoundTable | Ti
     return found
 
 
-def names(pool: Servers, *, with_moved: bool = False) -> set[str]:
+def names(pool: Servers, *, with_moved: bool = False, with_renamed: bool = False) -> set[str]:
     """The sequences whose tables carry metadata on any server that answers.
 
     Args:
         pool: of the servers.
         with_moved: whether those are named, too, that a tombstone closes or redirects to another pool.
+        with_renamed: whether the earlier names are named, too, from which a tombstone redirects to any pool.
     """
+    left = None if with_renamed else pool.name
     found: set[str] = set()
     for server in pool.servers:
         try:
@@ -62,7 +64,8 @@ def names(pool: Servers, *, with_moved: bool = False) -> set[str]:
             found.update(
                 name
                 for name, comment in comments.items()
-                if has_metadata(comment) or (with_moved and leads_elsewhere(comment, pool.name))
+                if has_metadata(comment)
+                or ((with_moved or with_renamed) and leads_elsewhere(comment, left))
             )
     return found
 

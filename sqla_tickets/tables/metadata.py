@@ -128,8 +128,13 @@ def has_metadata(text: str) -> bool:
     return _MARK + "{" in text
 
 
-def leads_elsewhere(text: str, pool: str) -> bool:
-    """Whether a tombstone in a comment stands for a sequence that left the pool, or is on its way."""
+def leads_elsewhere(text: str, pool: str | None) -> bool:
+    """Whether a tombstone in a comment stands for a sequence that left the pool, or is on its way.
+
+    Args:
+        text: the comment.
+        pool: the pool's name; None if another name within the pool counts, too.
+    """
     try:
         found = Tombstone.parse(text)
     except ValueError:

@@ -2,7 +2,8 @@
 
 Clients keep every ticket that a response had. One thing at a time is killed, frozen or restarted: a ticket server, the
 service, one of its workers. No ticket may come twice, also none that another client draws from the servers. No request may
-be refused, as one server always serves. A request may end without a response only while the service is hurt::
+be refused, as one server always serves. A request may end without a response only while the service is down, or when its
+worker is killed, once for each connection. A worker that is frozen answers when it goes on::
 
     python -m tests.chaos.http_service --seconds 600 --servers mariadb,mysql
     python -m tests.chaos.http_service --seconds 60 --seed 7 --workers 1
@@ -24,16 +25,31 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
-from tests.support.http_service import HTTPLoad, HTTPProcess, repeated
+from tests.support.http_service import Broken, HTTPLoad, HTTPProcess, repeated
 from tests.support.servers import MySQLLike, ServerRegistry
 
 DATABASE, SEQUENCE = "http", "photos"
 #: How many seconds after the end of what is done to the service a request may still lack its response.
 GRACE = 2.0
+
+
+class Hurt(NamedTuple):
+    """Something that was done to the service.
+
+    Attributes:
+        begin: when it began.
+        end: when no request lacks its response because of it any more.
+        act: what was done.
+    """
+
+    begin: float
+    end: float
+    act: str
 
 
 @dataclass
@@ -45,23 +61,24 @@ class Scene:
         service: in processes of its own.
         chooser: of what is done.
         events: how often each was done.
-        hurt: when the service was: from, to.
+        hurt: what was done to the service.
     """
 
     servers: list[MySQLLike]
     service: HTTPProcess
     chooser: random.Random
     events: Counter[str] = field(default_factory=Counter[str])
-    hurt: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    hurt: list[Hurt] = field(default_factory=list[Hurt])
 
     def hurt_something(self) -> None:
         """Do one thing, and wait until all is well again."""
         act = self.chooser.choice(ACTS)
+        name = act.__name__.replace("_", " ")
         began = time.monotonic()
         act(self)
-        self.events[act.__name__.replace("_", " ")] += 1
+        self.events[name] += 1
         if act in ON_SERVICE:
-            self.hurt.append((began, time.monotonic() + GRACE))
+            self.hurt.append(Hurt(began, time.monotonic() + GRACE, name))
 
     def rest(self, least: float, most: float) -> None:
         """Let it go on for a while."""
@@ -188,15 +205,32 @@ def _report(kind: str, scene: Scene, load: HTTPLoad, other: OtherClient) -> int:
     load.tickets.extend(other.tickets)
     twice = repeated(load.tickets)
     refused = sum(load.statuses.values()) - load.statuses[200]
-    lost = [at for at in load.broken_at if not any(begin <= at <= end for begin, end in scene.hurt)]
+    causes = Counter((_blamed(request, scene.hurt), request.cause) for request in load.broken)
+    lost = sum(n for (act, cause), n in causes.items() if not _may_break(act, cause))
+    kills = scene.events["worker killed"] * load.clients
+    lost += max(0, sum(n for (act, _), n in causes.items() if act == "worker killed") - kills)
     print(
         f"{kind}: {sum(load.statuses.values()):,} responses with {tickets:,} tickets, {len(other.tickets):,} drawn"
         f" by another client; {dict(scene.events)}\n"
         f"  repeated {len(twice)} {twice[:5]}, refused {refused} {dict(load.statuses)},"
-        f" without a response {len(load.broken_at)}, of these while the service was well {len(lost)}",
+        f" without a response {len(load.broken)}, of these to be answered {lost}\n"
+        f"  without a response, by what was done: {dict(causes)}",
         flush=True,
     )
-    return len(twice) + refused + len(lost) + (tickets == 0)
+    return len(twice) + refused + lost + (tickets == 0)
+
+
+def _blamed(request: Broken, hurt: list[Hurt]) -> str:
+    """What was done to the service last before a request broke; empty if it was well."""
+    acts = [one.act for one in hurt if one.begin <= request.ended and request.sent <= one.end]
+    return acts[-1] if acts else ""
+
+
+def _may_break(act: str, cause: str) -> bool:
+    """Whether a request may lack its response: nobody listens, or the process that had its connection has ended."""
+    if act == "worker killed":  # the other worker listens
+        return cause != "ConnectionRefusedError"
+    return act in ("service killed", "service restarted")
 
 
 def main() -> int:

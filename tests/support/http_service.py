@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from sqlalchemy import URL
@@ -25,7 +25,16 @@ from typing_extensions import Self
 
 from tests.support.servers.ports import free_port
 
-__all__ = ["Answer", "HTTPLoad", "HTTPProcess", "call", "repeated", "tickets_of", "wait_for"]
+__all__ = [
+    "Answer",
+    "Broken",
+    "HTTPLoad",
+    "HTTPProcess",
+    "call",
+    "repeated",
+    "tickets_of",
+    "wait_for",
+]
 
 HOST = "127.0.0.1"
 #: Seconds after which something hangs, on the slowest machine.
@@ -161,6 +170,20 @@ class HTTPProcess:
         self._process.wait(BOUND)
 
 
+class Broken(NamedTuple):
+    """A request that got no response.
+
+    Attributes:
+        sent: when it was sent.
+        ended: when its connection broke.
+        cause: the name of the error.
+    """
+
+    sent: float
+    ended: float
+    cause: str
+
+
 @dataclass
 class HTTPLoad:
     """Clients that ask for tickets until they are stopped, each on one connection.
@@ -173,7 +196,7 @@ class HTTPLoad:
         rest: seconds between two requests of one client.
         tickets: that were answered.
         statuses: how many responses had each status.
-        broken_at: when requests got no response: the service was killed, or is not there.
+        broken: the requests that got no response: the service was killed, or is not there.
     """
 
     port: int
@@ -183,7 +206,7 @@ class HTTPLoad:
     rest: float = 0.0
     tickets: array[int] = field(default_factory=lambda: array("q"))
     statuses: Counter[int] = field(default_factory=Counter[int])
-    broken_at: list[float] = field(default_factory=list[float])
+    broken: list[Broken] = field(default_factory=list["Broken"])
 
     def __post_init__(self) -> None:
         self._stop, self._lock = threading.Event(), threading.Lock()
@@ -204,19 +227,20 @@ class HTTPLoad:
         goal = len(self.tickets) + more
         wait_for(
             lambda: len(self.tickets) >= goal,
-            lambda: f"{len(self.tickets)} of {goal}, {self.statuses}, {len(self.broken_at)} broken",
+            lambda: f"{len(self.tickets)} of {goal}, {self.statuses}, {len(self.broken)} broken",
         )
 
     def _ask(self) -> None:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=BOUND)
         path = f"/v1/sequences/{self.sequence}/tickets?n={self.n}"
         while not self._stop.wait(self.rest):
+            sent = time.monotonic()
             try:
                 answer = _call(connection, path, "POST", {})
-            except (OSError, http.client.HTTPException):
+            except (OSError, http.client.HTTPException) as error:
                 connection.close()  # the next request opens it again
                 with self._lock:
-                    self.broken_at.append(time.monotonic())
+                    self.broken.append(Broken(sent, time.monotonic(), type(error).__name__))
                 time.sleep(0.02)
                 continue
             found = tickets_of(answer) if answer.status == 200 else []

@@ -31,7 +31,7 @@ def test_killed_server_is_noticed_by_no_client(
             server.start()
             load.wait_for(200)
     assert set(load.statuses) == {200}
-    assert not load.broken_at
+    assert not load.broken
     assert not repeated(load.tickets)
 
 
@@ -52,7 +52,7 @@ def test_frozen_server_is_noticed_by_no_client(
         server.thaw()
         load.wait_for(200)
     assert set(load.statuses) == {200}
-    assert not load.broken_at
+    assert not load.broken
     assert not repeated(load.tickets)
 
 

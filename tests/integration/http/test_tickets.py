@@ -139,6 +139,23 @@ def test_sequence_that_has_moved_is_served(
 
 
 @SQLITE
+def test_sequence_that_was_renamed_is_served(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """Under either name, also by a service that starts afterwards; the status page has the new one."""
+    before = pool.next_id("photos")
+    operations.rename(pool, "photos", "pictures")
+    service = serve(ticket_urls)
+    answers = [service.post(name, "?n=5") for name in ("photos", "pictures")]
+    assert [answer.status for answer in answers] == [200, 200]
+    tickets = [ticket for answer in answers for ticket in tickets_of(answer)]
+    assert min(tickets) > before
+    assert len(set(tickets)) == 10
+    page = service.get("/").body.decode()
+    assert ("pictures" in page, "photos" in page) == (True, False)
+
+
+@SQLITE
 @pytest.mark.parametrize("query", ["N=5", "n=5&n=7", "numbers=string&numbers=string", "n=5&x", "x"])
 def test_unknown_or_repeated_parameter_is_refused(
     query: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
