@@ -337,7 +337,13 @@ def raise_(
     show_default=True,
     help="The smallest ticket.",
 )
-@click.option("--bits", type=click.Choice(["64", "32"]), default="64", show_default=True)
+@click.option(
+    "--bits",
+    type=click.Choice(["64", "32"]),
+    default="64",
+    show_default=True,
+    help="How large the ids can become.",
+)
 @dry_run_option
 @pool_options
 def create(
@@ -632,7 +638,12 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
     show_envvar=True,
     help="A ticket server; once for each, in the pool's order.",
 )
-@click.option("--stride", type=STRIDE, help="Stride of the pool; default: the number of servers.")
+@click.option(
+    "--stride",
+    type=STRIDE,
+    metavar="NUMBER",
+    help="Stride of the pool; default: the number of servers.",
+)
 @click.option(
     "--shard",
     "shards",

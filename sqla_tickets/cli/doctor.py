@@ -24,7 +24,7 @@ from ..high_water.statements import MARKS
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
-from ..status.text import UNFIT, in_short, restoration, set_back
+from ..status.text import in_short, restoration, set_back, unfit, without_advice
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, ServerInspection, inspect_pool
@@ -384,7 +384,7 @@ def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         severity="stops",
         variable="connection",
         value="none",
-        why=in_short(str(server.error), str(server.server), ""),
+        why=without_advice(in_short(str(server.error), str(server.server), ""), "down"),
         fix="Start it, or repair the network, the user or the password.",
     )
 
@@ -452,6 +452,9 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
         )
 
 
+_BUSY: Final = "Wait. If it lasts, end the session that holds the table."
+
+
 @check
 def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     for name, table in server.tables.items():
@@ -480,16 +483,18 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
             )
         elif isinstance(state, TicketError):
             is_busy = state_after(state) == "busy"
+            text = in_short(str(state), str(server.server), name)
+            why, fix = unfit(text)
+            if is_busy:
+                why, fix = without_advice(text, "busy"), _BUSY
             yield Finding(
                 code="table-busy" if is_busy else "table-unfit",
                 severity="stops",
                 sequence=name,
                 variable=f"table {name}",
                 value="busy" if is_busy else "unfit",
-                why=in_short(str(state), str(server.server), name),
-                fix="Wait. If it lasts, end the session that holds the table."
-                if is_busy
-                else UNFIT,
+                why=why,
+                fix=fix,
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(

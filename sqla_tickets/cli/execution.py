@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import click
 from rich.console import Group, RenderableType
@@ -13,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import TicketError
+from ..status.text import few_of
 from . import FAILED, output
 from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
@@ -56,8 +59,9 @@ def execute(
     """
     is_seen = sys.stderr.isatty() or sys.stdout.isatty()
     asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and is_seen
+    is_short = output.console(is_error=as_json).is_terminal
     if asks or not as_json:
-        output.show(_steps(plans), is_error=as_json)
+        output.show(_steps(plans, is_short=is_short), is_error=as_json)
     if asks and not _is_agreed():
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
@@ -77,7 +81,8 @@ def execute(
     elif dry_run:
         click.echo("Nothing was changed (--dry-run).")
     else:
-        output.show(_result(done.proofs, failures, following))
+        proofs = _by_sequence(plans, done.proofs, is_short=is_short)
+        output.show(_result(proofs, failures, following))
     if failures:
         raise SystemExit(FAILED)
 
@@ -104,14 +109,52 @@ def _carry_out(plans: Sequence[Plan]) -> _Outcome:
     return outcome
 
 
-def _steps(plans: Sequence[Plan]) -> RenderableType:
-    """The steps under the names of their sequences."""
+#: A number by itself, and not of an address or an offset.
+_NUMBER: Final = re.compile(r"(?<![\w.:-])(?<!offset )\d+(?!\w|[.:]\w)")
+
+
+def _alike(
+    parts: Iterable[tuple[str, Sequence[str]]], *, is_short: bool
+) -> Iterator[tuple[str, Sequence[str], list[str]]]:
+    """The lines of sequences, and the other sequences whose lines differ in names and numbers only.
+
+    Args:
+        parts: the sequences, each with its lines.
+        is_short: whether lines that are alike come once; else no sequence has others.
+    """
+    groups: dict[tuple[str, ...], list[tuple[str, Sequence[str]]]] = {}
+    for name, lines in parts:
+        own = re.compile(rf"\b{re.escape(name)}\b" if name else "(?!)")
+        what = tuple(_NUMBER.sub("", own.sub("", line)) for line in lines)
+        groups.setdefault(what if is_short else (name, *lines), []).append((name, lines))
+    for (name, lines), *others in groups.values():
+        yield name, lines, [other for other, _ in others]
+
+
+def _steps(plans: Sequence[Plan], *, is_short: bool) -> RenderableType:
+    """The steps under the names of their sequences; on a terminal, those that are alike once."""
     parts: list[RenderableType] = []
-    for plan in plans:
-        for name, lines in plan.steps.items():
-            if lines:
-                parts += [Text(f"{name or 'all sequences'}:", "bold"), _list("-", lines)]
+    steps = [(name, lines) for plan in plans for name, lines in plan.steps.items() if lines]
+    alike = list(_alike(steps, is_short=is_short))
+    for name, lines, others in alike:
+        parts += [Text(f"{name or 'all sequences'}:", "bold"), _list("-", lines)]
+        if others:
+            parts.append(Text(f"The same, each with its own numbers: {', '.join(others)}."))
+    if len(alike) < len(steps):
+        parts.append(Text("To see all steps: --dry-run | less", "dim"))
     return Group(*parts)
+
+
+def _by_sequence(plans: Sequence[Plan], proofs: Sequence[str], *, is_short: bool) -> list[str]:
+    """The proofs; on a terminal, those that are alike once."""
+    names = [name for plan in plans for name in plan.steps if name]
+    named = [
+        (next((name for name in names if repr(name) in proof), ""), [proof]) for proof in proofs
+    ]
+    return [
+        f"{proof}. The same: {few_of(others)}" if others else proof
+        for _, (proof,), others in _alike(named, is_short=is_short)
+    ]
 
 
 def _result(

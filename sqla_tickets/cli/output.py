@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -35,6 +36,8 @@ from .doctor import Finding, Severity
 __all__ = ["as_json", "audit_view", "console", "findings_table", "number", "show", "status_view"]
 
 
+#: The end of a line: blanks, and changes of colour among them.
+_END: Final = re.compile(r"(?: |\x1b\[[\d;]*m)+$")
 #: So many columns that no line is cut: of a pipe, and where it is asked for.
 WHOLE: Final = 100_000
 
@@ -52,7 +55,9 @@ def show(view: RenderableType, out: Console | None = None, *, is_error: bool = F
     out = out or console(is_error=is_error)
     with out.capture() as printed:
         out.print(view)
-    lines = map(str.rstrip, printed.get().splitlines())
+    lines = (
+        _END.sub(lambda end: end[0].replace(" ", ""), line) for line in printed.get().splitlines()
+    )
     click.echo("\n".join(lines), err=is_error, color=out.is_terminal)
 
 
@@ -82,7 +87,16 @@ def table_of(
         collapse_padding=True,
     )
     for column in columns:
-        is_text = column in ("sequence", "server", "state", "layout", "leased by", "until", "")
+        is_text = column in (
+            "sequence",
+            "server",
+            "column",
+            "state",
+            "layout",
+            "leased by",
+            "until",
+            "",
+        )
         # neither a name nor a number that is cut in two can be looked for
         table.add_column(
             column,
@@ -242,10 +256,21 @@ def _list(found: Iterable[Problem]) -> Table:
     return table
 
 
+_NO_ANOMALY: Final = "No duplicate id, and none that no ticket server issued."
+
+
 def audit_view(reports: Sequence[Report]) -> RenderableType:
-    """The output of ``sqla-tickets audit``."""
+    """The output of ``sqla-tickets audit``: several columns that are well have one table, and come first."""
+    well = [r for r in reports if not (r.anomalies or r.without)]
     parts: list[RenderableType] = []
+    if len(well) > 1:
+        table = table_of(["column", "ids on the shards", "the largest"], whole=("column",))
+        for r in well:
+            table.add_row(r.column, f"{r.rows:,}", number(r.largest))
+        parts += [table, Text(f"{_NO_ANOMALY}\n", "green")]
     for r in reports:
+        if len(well) > 1 and r in well:
+            continue
         title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {number(r.largest)}"
         table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
         for offset in sorted({*r.residues, *r.high_waters}):
@@ -259,7 +284,7 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
         if r.without:
             parts.append(Text(f"No such column on {', '.join(r.without)}.\n", "yellow"))
         if not r.anomalies:
-            parts.append(Text("No duplicate id, and none that no ticket server issued.\n", "green"))
+            parts.append(Text(f"{_NO_ANOMALY}\n", "green"))
         parts.append(_list(map(_anomaly, r.anomalies)))
     return Group(*parts)
 

@@ -86,7 +86,11 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         action = "stays" if number > highest else f"is raised above {highest}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
     following = [f"remove AUTO_INCREMENT from {where}, and run this again" for where in counting]
-    following += ["sqla-tickets audit, with the same --shard options"] if on_shards else []
+    following.append(
+        "sqla-tickets audit, with the same --shard options"
+        if on_shards
+        else "restart the clients that have buffered tickets (block=), or wait for their block_max_age"
+    )
 
     def run() -> list[str]:
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
@@ -143,7 +147,7 @@ def create(
         pool.create_table(name, layout=layout, start=start, bits=bits)
         return [_proof_above(pool, name, start - 1)]
 
-    return Plan({name: lines}, run)
+    return Plan({name: lines}, run, ["sqla-tickets doctor, as the user who draws"])
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:

@@ -39,10 +39,20 @@ def bounds(value: object) -> BlockBounds:
 @click.command(short_help="Answer HTTP requests for tickets.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="NUMBER",
+    default=8080,
+    show_default=True,
+    help="The port to listen on; 0: a free one.",
 )
 @click.option(
-    "--workers", type=COUNT, default=1, show_default=True, help="Processes, each with its own pool."
+    "--workers",
+    type=COUNT,
+    metavar="NUMBER",
+    default=1,
+    show_default=True,
+    help="Processes, each with its own pool.",
 )
 @click.option(
     "--sequence",

@@ -22,6 +22,8 @@ _NOT_VERIFIED = re.compile(
     r"certificate[ _]verify|certificate for .* does not match|TLS/SSL error: (?!.*alert).*certificate",
     re.IGNORECASE,
 )
+#: The advice where nothing better is known.
+IS_IT_RUNNING = "is it running, and reachable from here?"
 _OF_THE_SERVER = {
     ErrorKind.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
     ErrorKind.ACCESS_DENIED: "are the user and the password of its URL right?",
@@ -87,7 +89,7 @@ def failure_of(
     if kind is ErrorKind.INVALID_NAME:
         return TicketArgumentError(f"{server} cannot have a ticket table {table!r}{said}")
     if table is None or not concerns_table(kind):
-        advice = _OF_THE_SERVER.get(kind, "is it running, and reachable from here?")
+        advice = _OF_THE_SERVER.get(kind, IS_IT_RUNNING)
         if kind is ErrorKind.DISCONNECTED and _NOT_VERIFIED.search(said):
             advice = "its certificate is not for its URL's host, or not by its URL's authority."
         return TicketServerError(f"{server}: {kind.value}{said}: {advice}")

@@ -38,7 +38,7 @@ class DuplicateServers:
                     " larger offset is not drawn from",
                 )
                 if other.offset > server.offset:
-                    other.recheck_duplicates()
+                    other.verify_again()
             elif server.is_also(other):
                 self._log_once(
                     logging.WARNING,

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from ..connect.failures import IS_IT_RUNNING
 from ..dialects import find_class
 from ..maintenance.status import State, TableStatus
+from ..tables.inspection import DROPPED, GROWING
 
 #: How many names a list has.
 SHOWN_NAMES: Final = 5
@@ -101,6 +103,7 @@ _REMEDIES: Final[dict[State, str]] = {
     "moved": "Configure the pool that has it, in each process that still draws from this one.",
     "closed": "If that lasts, run the migration again: it finishes what was left half done.",
 }
+_DROPPED_REMEDY: Final = "If its server retired, take that out of the configuration. To use the table again: sqla-tickets create {sequence}"
 #: Of these the name of one sequence says little.
 _OF_THE_SERVER: Final = ("down", "read-only")
 
@@ -114,13 +117,17 @@ def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
     fix = _REMEDIES.get(s.state, "").format(offset=s.offset, sequence=s.sequence)
     if s.state == "read-only":
-        why = "It answers, and takes no writes"
+        why = "It answers, and takes no writes."
     elif s.state in ("set back", "quarantined"):
         why, fix = set_back(s), restoration(s)
     else:
         why = in_short(str(s.error), s.server, s.sequence)
-        if s.state != "unfit":  # the advice at its end follows, in the words of an operator
-            why = f"{why.rpartition(': ')[0] or why}."
+        if s.state == "unfit":
+            why, fix = unfit(why)
+        else:
+            why = without_advice(why, s.state)
+            if DROPPED in why:
+                fix = _DROPPED_REMEDY.format(sequence=s.sequence)
     return Problem(
         s.state.upper(),
         "bad",
@@ -129,6 +136,24 @@ def _problem(s: TableStatus) -> Problem:
         why=why,
         fix=fix,
         sequence="" if is_of_server else s.sequence,
+    )
+
+
+def without_advice(why: str, state: State) -> str:
+    """A message without the advice at its end, as an operator gets another one."""
+    if state == "down":  # what is known of a certificate is no advice
+        return f"{why.removesuffix(f': {IS_IT_RUNNING}').rstrip('.')}."
+    return f"{why.rpartition(': ')[0] or why}."
+
+
+def unfit(why: str) -> tuple[str, str]:
+    """What is wrong with a table that does not fit, and what to do about it."""
+    known, growing, stride = why.rstrip(".").partition(GROWING)
+    if not growing:
+        return why, UNFIT
+    return known, (
+        "If the pool grows: sqla-tickets grow --finish, when every client has the new configuration. If not:"
+        f" give this process stride={stride}."
     )
 
 

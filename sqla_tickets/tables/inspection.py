@@ -20,6 +20,9 @@ from .new_table import NewTable, largest_ticket
 _STUB_COLUMN: Final = re.compile(r"stub(?:_([1-9][0-9]*))?")
 
 
+#: What messages say, and the status of a table goes by.
+DROPPED: Final = "was dropped by a migration, or its server retired"
+GROWING: Final = " That is right while the pool grows, until sqla-tickets grow --finish; else give this process stride="
 _INTEGER: Final = re.compile(r"(tiny|small|medium|big)?int(?:eger)?\b(?:\(\d+\))?( unsigned)?")
 _BITS: Final = {"tiny": 8, "small": 16, "medium": 24, "": 32, "big": 64}
 #: Up to where floats tell each two numbers apart.
@@ -160,10 +163,7 @@ def _numbered_otherwise(
             f" the new list of servers, and stride={stride}"
         )
     elif stride < context.stride and context.stride % stride == 0:
-        advice = (
-            f"This pool has the stride {context.stride}, the table {stride}. That is right while the pool grows, until"
-            f" sqla-tickets grow --finish; else give this process stride={stride}"
-        )
+        advice = f"This pool has the stride {context.stride}, the table {stride}.{GROWING}{stride}"
     expected = TableMetadata(layout, context.stride, context.offset)
     return TicketTableError(
         f"the ticket table {name!r} on {context.server} is numbered differently: expected {expected},"
@@ -227,7 +227,7 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
     there = f"the ticket table {name!r} on {context.server}"
     if tombstone.kind == "dropped":
         return TicketTableMissing(
-            f"{there} was dropped by a migration, at {tombstone.high_water}: create it again, and it"
+            f"{there} {DROPPED}, at {tombstone.high_water}: create it again, and it"
             " begins above that"
         )
     what = {

@@ -36,7 +36,7 @@ def test_metadata_with_repository_has_urls_and_full_links(repository: str, tmp_p
     assert found["urls"]["Source"] == REPOSITORY
     assert all(url.startswith(REPOSITORY) for url in found["urls"].values())
     links = re.findall(r"\]\(([^)]*)\)", found["readme"]["text"])
-    assert f"{REPOSITORY}/raw/v{found['version']}/docs/pictures/draw.svg" in links
+    assert f"{REPOSITORY}/raw/v{found['version']}/docs/pictures/architecture.svg" in links
     assert [link for link in links if not link.startswith("https://")] == []
 
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from sqla_tickets import TicketPool
 from sqla_tickets.cli import FAILED, main
@@ -72,6 +74,16 @@ def ask(command: str, *more: str) -> Done:
 
 def test_every_command_is_here() -> None:
     assert set(cli.commands) == COMMANDS.keys() | ON_FILES | SERVING
+
+
+@pytest.mark.parametrize("command", sorted(cli.commands))
+def test_help_fits_a_terminal_and_explains_each_option(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "--help"], terminal_width=80)
+    assert max(map(len, result.output.splitlines())) <= 80
+    for option in cli.commands[command].params:
+        if isinstance(option, click.Option):
+            assert option.help, option
+            assert "RANGE" not in option.make_metavar(click.Context(cli)), option
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

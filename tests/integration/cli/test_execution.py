@@ -96,6 +96,68 @@ def test_plan_is_headed_by_sequence_and_followed_by_what_comes_next(
     assert len([line for line in lines if "pool.unquarantine()" in line]) == 1
 
 
+@pytest.mark.parametrize("width", [400, None])
+def test_plan_of_many_sequences_is_short_on_a_terminal(
+    pool: TicketPool, on: list[str], width: int | None
+) -> None:
+    """A pipe gets every step."""
+    names = [f"albums_{n:02}" for n in range(29)]
+    for name in names:
+        pool.create_table(name)
+    if width is None:
+        text = run_cli("raise", *names, "--above", 5000, *on).text
+    else:
+        command = [*COMMAND, "raise", *names, "--above", "5000", *on, "--yes"]
+        with in_a_terminal(command, width) as (_, terminal):
+            text = read_until(terminal, "Next:")
+    text = re.sub(r"\x1b\[[\d;?]*\w", "", text)
+    steps = re.findall(r"^\s*- 'albums_\d\d' on .*", text, re.MULTILINE)
+    assert len(steps) == (2 if width else 58)
+    assert text.count("Done: ") == (1 if width else 29)
+    assert ("--dry-run | less" in text) == bool(width)
+    for name in names:
+        assert name in text
+
+
+def test_plan_shows_sequences_apart_that_differ_in_more_than_numbers(
+    pool: TicketPool, on: list[str]
+) -> None:
+    for n, name in enumerate(("albums", "people", "tags")):
+        pool.create_table(name, start=1 + 10_000 * n)
+    command = [*COMMAND, "raise", "albums", "people", "tags", "--above", "5000", *on, "--dry-run"]
+    with in_a_terminal(command, 400) as (_, terminal):
+        text = read_until(terminal, "Nothing was changed")
+    assert re.search(r"'albums' on .* it is raised above 5000", text)
+    assert re.search(r"'people' on .* it stays", text)
+    assert "The same, each with its own numbers: tags." in text
+
+
+def test_lines_have_no_blanks_at_their_ends(pool: TicketPool, on: list[str]) -> None:
+    """A line that is copied from a terminal has none, even where colour follows them."""
+    run_cli("raise", "photos", "--above", 5000, *on)
+    for server in pool.servers:
+        with server.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE photos SET id = 2 + id % 2")
+    command = [*COMMAND, "status", *on, "--over", "0"]
+    with in_a_terminal(command, 80) as (process, terminal):
+        seen = read_until(terminal, "unquarantine() there.")
+        assert process.wait(60) == 1
+    assert "Do: " in seen
+    assert re.findall(r".* (?:\x1b\[[\d;]*m)*\r\n", seen.partition("ticket servers")[2]) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "following"),
+    [(["raise", "photos", "--above", "5000"], "block_max_age"), (["create", "people"], "doctor")],
+)
+def test_change_ends_with_what_to_do_next(
+    pool: TicketPool, on: list[str], command: list[str], following: str
+) -> None:
+    last = run_cli(*command, *on).text.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert following in last
+
+
 def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: list[URL]) -> None:
     """The backup is older than one of the sequences, and of another nothing is recorded any more."""
     for name in ("albums", "people"):

@@ -175,6 +175,8 @@ def test_a_table_that_another_session_holds(
     codes = {f["code"]: f["severity"] for f in examined}
     assert codes["table-busy"] == "stops"
     assert "table-unfit" not in codes
+    (busy,) = (f for f in examined if f["code"] == "table-busy")
+    assert "find the backup" not in busy["why"], "what to do is in `fix`"
     assert of_status <= 12
     assert connected[2] - of_status <= 12
 

@@ -427,7 +427,7 @@ def test_tasks_that_wait_leave_the_loop_alone(
             ticker = asyncio.create_task(tick())
             draws = [greenlet_spawn(draw_far, pool, 10) for _ in range(200)]
             ids.extend(await asyncio.gather(*draws))
-            ticker.cancel()
+        ticker.cancel()  # not before: a mark may still be on its way when the last draw ends
 
     asyncio.run(work())
     assert_unique(ids)

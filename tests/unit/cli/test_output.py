@@ -10,13 +10,16 @@ import pytest
 from rich.console import Console, RenderableType
 
 from sqla_tickets import TableStatus
+from sqla_tickets.cli.audit import Anomaly, Report
 from sqla_tickets.cli.doctor import Finding
-from sqla_tickets.cli.output import FIRST_TO_GO, findings_table, status_view
+from sqla_tickets.cli.output import FIRST_TO_GO, audit_view, findings_table, status_view
+from sqla_tickets.connect.failures import IS_IT_RUNNING
 from sqla_tickets.maintenance.status import State
+from sqla_tickets.tables.inspection import DROPPED, GROWING
 
 SERVERS = [f"mysql://ticket{n}.example:3306/tickets (offset {n})" for n in (1, 2)]
 NAMES = [f"albums_of_users_{n:02}" for n in range(30)]
-GONE = f"{SERVERS[1]}: the connection, or the server, is gone ((2003, 'refused')): is it running?"
+GONE = f"{SERVERS[1]}: the connection, or the server, is gone ((2003, 'refused')): {IS_IT_RUNNING}"
 
 
 def shown(view: RenderableType, columns: int = 80) -> str:
@@ -120,8 +123,46 @@ def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: st
         assert text.count("Do: ") == text.count(fix) == 1
         assert text.count(SERVERS[1]) == 1, "the message does not say again what stands above it"
         assert ".." not in text
+        assert IS_IT_RUNNING not in text, "what to do is said once, below"
     assert ("and 24 more" in many) == (state not in ("down", "read-only"))
     assert "more" not in alone
+
+
+NUMBERED = f"the ticket table 'photos' on {SERVERS[1]} is numbered differently: the table has 2."
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "why", "fix"),
+    [
+        ("read-only", "", "It answers, and takes no writes.", "restore --offset 2"),
+        ("unfit", f"{NUMBERED}{GROWING}2", "the table has 2.", "If the pool grows: sqla-tickets grow --finish"),
+        ("no table", f"the ticket table 'photos' on {SERVERS[1]} {DROPPED}, at 9: create it again", "at 9.", "take that out of the configuration"),
+        ("down", f"{SERVERS[1]}: is gone (certificate): its certificate is not for its host.", "its certificate is not for its host.", "Start the server"),
+    ],
+)  # fmt: skip
+def test_the_next_step_fits_the_reason(state: State, error: str, why: str, fix: str) -> None:
+    text = shown(status_view(pair("photos", state, error), [], 2), 200)
+    assert f"{why}\n" in "\n".join(map(str.rstrip, text.splitlines()))
+    assert fix in text
+    assert "Correct the configuration" not in text
+    assert "That is right while" not in text
+
+
+def test_audit_shows_columns_without_anomalies_in_one_table() -> None:
+    """The others come last, where a terminal shows them."""
+    well = [Report(f"{name}.id", name, rows=10, largest=20) for name in NAMES]
+    repeated = Anomaly(
+        kind="duplicate", shards=["shard1"], count=1, ids=[4711], why="So.", fix="Do."
+    )
+    ill = Report("photos.id", "photos", rows=3, largest=4711, anomalies=[repeated])
+    lines = shown(audit_view([ill, *well])).splitlines()
+    assert sum("No duplicate id" in line for line in lines) == 1
+    assert sum(name in line for name in NAMES for line in lines) == len(NAMES)
+    assert max(n for n, line in enumerate(lines) if NAMES[-1] in line) < min(
+        n for n, line in enumerate(lines) if "photos.id" in line
+    )
+    assert len(lines) < len(NAMES) + 20
+    assert max(map(len, lines)) <= 80
 
 
 def test_each_reason_has_its_finding() -> None:
