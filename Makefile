@@ -72,9 +72,10 @@ docs: $(VENV)/docs.stamp ## the documentation, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-screenshots: $(VENV)/tests.stamp ## the handbook's pictures, from real runs
+screenshots: $(VENV)/bench.stamp ## the handbook's pictures, from real runs
 	@tools/install-servers
 	PYTHONPATH=. $(BIN)/python tools/screenshots.py $(ARGS)
+	PYTHONPATH=. $(BIN)/python tools/pictures.py $(ARGS)
 
 dist: $(VENV)/dist.stamp ## sdist and wheel in dist/, the wheel tried with the lowest versions
 	rm -rf dist

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.results import Results
 from benchmarks.scale import FULL
+from tests.support import themes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +36,7 @@ def plot(results: Results, folder: Path) -> dict[Path, str]:
     """Draw what was measured as SVG files; those that could be drawn, and what they show."""
     import matplotlib as mpl
 
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "sqla_tickets"  # equal figures make equal files
+    themes.use()
     mpl.rcParams["font.size"] = 11
     plots: dict[str, Draw] = {
         "ids.svg": _ids,
@@ -62,10 +62,9 @@ def _save(results: Results, path: Path, draw: Draw) -> str | None:
     try:
         about = draw(results, axes)
         if about is not None:
-            axes.grid(visible=True, which="major", axis="y", alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(visible=True, which="major", axis="y")
             figure.legend(fontsize="small", loc="outside lower left", frameon=False)
-            figure.savefig(path, metadata={"Date": None})
+            themes.save(figure, path)
         return about
     finally:
         plt.close(figure)
@@ -141,7 +140,7 @@ def _crowds(results: Results, axes: Axes) -> str | None:
                     points.append((float(found[3]), ratio))
         if series:
             _count_on(axes, "clients that draw at once")
-            axes.axhline(1, color="black", linewidth=0.8)
+            axes.axhline(1, color=themes.INK, linewidth=0.8)
             axes.set_ylabel("draws, as a part of bare cursors'")
             axes.set_title(f"Single tickets, {_name(results, server)}")
             said = _draw(axes, series)

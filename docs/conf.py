@@ -28,13 +28,21 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-# What the benchmarks and the simulation write is included by performance.md, measurements.md and scale.md.
-exclude_patterns = ["_build", "understand/performance/*.md", "understand/scale/*.md"]
+# What the benchmarks, the simulation and `make screenshots` write is included by other pages.
+exclude_patterns = [
+    "_build",
+    "pictures/*.md",
+    "understand/performance/*.md",
+    "understand/scale/*.md",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "sqla_tickets"
+html_static_path = ["static"]
+# A picture's colours follow the page's theme, whose switch says it to no picture.
+html_css_files = ["theme.css"]
 
 # Extras, which a build of these pages need not have.
 autodoc_mock_imports = ["opentelemetry", "prometheus_client"]

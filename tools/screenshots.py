@@ -26,13 +26,17 @@ from sqlalchemy import URL
 from sqla_tickets import TicketPool
 from tests.support.draws import grant_only, run
 from tests.support.servers import MariaDB, ServerRegistry
+from tests.support.themes import themed
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "pictures"
 ROWS = 100_000
 LEAST = ("SELECT", "INSERT", "UPDATE", "DELETE", "LOCK TABLES", "CREATE")
-DARK = "18181f f06c75 98c379 e5c07b 61afef c678dd 56b6c2 abb2bf"
-BRIGHT = "5c6370 ff7b72 7ee787 f2cc60 79c0ff d2a8ff 76e3ea ffffff"
+WIDTH = 80
+#: A terminal on a light page and on a dark one: paper, red, green, yellow, blue, violet, cyan, ink.
+LIGHT = "f6f8fa b62324 116329 7d4e00 0969da 6639ba 1b7c83 24292f"
+DARK = "1e2127 f06c75 98c379 e5c07b 61afef c678dd 56b6c2 d6d9e0"
+COLOUR = re.compile("#[0-9a-f]{6}")
 #: Rich's own, without the font that it would fetch from elsewhere.
 FRAME = """\
 <svg xmlns="http://www.w3.org/2000/svg" class="rich-terminal" viewBox="0 0 {width} {height}">
@@ -58,8 +62,9 @@ FRAME = """\
 """
 
 
-def colours(words: str) -> list[tuple[int, int, int]]:
-    return [(n >> 16, n >> 8 & 255, n & 255) for n in (int(word, 16) for word in words.split())]
+def theme(words: str) -> TerminalTheme:
+    colours = [(n >> 16, n >> 8 & 255, n & 255) for n in (int(word, 16) for word in words.split())]
+    return TerminalTheme(colours[0], colours[-1], colours)
 
 
 class Site:
@@ -97,24 +102,32 @@ def _database(server: MariaDB, name: str) -> URL:
     return server.url(name)
 
 
-def picture(site: Site, name: str, shown: str, arguments: Sequence[str], width: int) -> None:
-    """Run the command, and keep what a terminal of that width shows of it."""
+def picture(site: Site, name: str, shown: str, arguments: Sequence[str]) -> None:
+    """Run the command, and keep what a terminal shows of it."""
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": ""}
     done = subprocess.run(
         [sys.executable, "-m", "sqla_tickets.cli", *arguments],
         check=False,  # it exits with 1 where it has found something
         capture_output=True,
-        env={**environment, "COLUMNS": str(width), "PYTHONPATH": str(ROOT)},
+        env={**environment, "COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT)},
         text=True,
     )
     if done.returncode > 1:
         sys.exit(f"{shown}: {done.stderr}")
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {shown}", "bold"), Text.from_ansi(site.named(done.stdout)), sep="\n")
-    theme = TerminalTheme((24, 24, 31), (214, 217, 224), colours(DARK), colours(BRIGHT))
-    svg = console.export_svg(
-        title="sqla-tickets", theme=theme, code_format=FRAME, unique_id=f"tickets-{name}"
+    light, dark = (
+        console.export_svg(
+            title="sqla-tickets",
+            theme=theme(words),
+            clear=False,
+            code_format=FRAME,
+            unique_id=f"tickets-{name}",
+        )
+        for words in (LIGHT, DARK)
     )
+    pairs = dict(zip(COLOUR.findall(light), COLOUR.findall(dark), strict=True))
+    svg = themed(light, {one: other for one, other in pairs.items() if one != other})
     (FOLDER / f"{name}.svg").write_text(re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE))
     print(f"docs/pictures/{name}.svg: exit code {done.returncode}")
 
@@ -153,7 +166,7 @@ def status(site: Site) -> None:
         cursor.execute("ALTER TABLE tickets.users AUTO_INCREMENT = 480114")
         cursor.execute("INSERT INTO tickets.users VALUES (480114, 'a')")
     with TicketPool(site.urls, hedge=False) as pool, traffic(pool):
-        picture(site, "status", "sqla-tickets status", ["status", *site.on], 148)
+        picture(site, "status", "sqla-tickets status", ["status", *site.on])
 
 
 def doctor(site: Site) -> None:
@@ -165,7 +178,7 @@ def doctor(site: Site) -> None:
     with first.administrator() as cursor:
         cursor.execute("SET GLOBAL read_only = 1")
     grant_only(second, site.urls[1], "ALL")
-    picture(site, "doctor", "sqla-tickets doctor", ["doctor", *site.on], 100)
+    picture(site, "doctor", "sqla-tickets doctor", ["doctor", *site.on])
     with first.administrator() as cursor:
         cursor.execute("SET GLOBAL read_only = 0")
 
@@ -182,7 +195,7 @@ def audit(site: Site) -> None:
     run(site.shard_urls[0], "ALTER TABLE photos MODIFY id BIGINT NOT NULL AUTO_INCREMENT")
     shown = "sqla-tickets audit --column photos.id --shard $SHARD1 --shard $SHARD2"
     arguments = ["audit", "--column", "photos.id", *site.on, *site.of_shards]
-    picture(site, "audit", shown, arguments, 100)
+    picture(site, "audit", shown, arguments)
 
 
 def main() -> None:

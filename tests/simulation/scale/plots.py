@@ -1,9 +1,12 @@
-"""The plots of docs/understand/scale.md, each for a light page and for a dark one."""
+"""The plots of docs/understand/scale.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from tests.support import themes
+from tests.support.themes import COLOURS
 
 from .load import SLICE_SECONDS, Figures, Run
 from .measured import Point
@@ -15,51 +18,32 @@ if TYPE_CHECKING:
 
 __all__ = ["plot"]
 
-#: The colours of text and axes, by the page.
-INKS: Final = {"light": "#1d2129", "dark": "#d5dae3"}
-COLOURS: Final = ("#3b82f6", "#22a35a", "#e07b39", "#b65fcf")
-
 
 def plot(results: Results, points: list[Point]) -> list[str]:
     """Draw them; what has been drawn."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "sqla_tickets"  # equal figures make equal files
-    mpl.rcParams["svg.fonttype"] = "none"
-    drawn = []
+    themes.use()
     plots: dict[str, Callable[[list[Axes]], bool]] = {
         "beside": lambda axes: _comparison(axes, results, points),
         "servers": lambda axes: _servers(axes, results),
         "outage": lambda axes: _outage(axes, results),
     }
-    for name, draw in plots.items():
-        for page, ink in INKS.items():
-            if _save(f"scale-{name}-{page}.svg", ink, draw):
-                drawn.append(f"scale-{name}-{page}.svg")
-    return drawn
+    return [f"scale-{name}.svg" for name, draw in plots.items() if _save(f"scale-{name}.svg", draw)]
 
 
-def _save(name: str, ink: str, draw: Callable[[list[Axes]], bool]) -> bool:
-    import matplotlib as mpl
+def _save(name: str, draw: Callable[[list[Axes]], bool]) -> bool:
     from matplotlib import pyplot as plt
 
-    with mpl.rc_context():
-        mpl.rc("text", color=ink)
-        mpl.rc("axes", labelcolor=ink, edgecolor=ink)
-        for axis in ("xtick", "ytick"):
-            mpl.rc(axis, color=ink)
-        figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-        try:
-            if not draw(list(axes)):
-                return False
-            for one in axes:
-                one.grid(visible=True, which="major", axis="y", alpha=0.3)
-                one.spines[["top", "right"]].set_visible(False)
-            figure.savefig(FOLDER / name, metadata={"Date": None}, transparent=True)
-            return True
-        finally:
-            plt.close(figure)
+    # one below the other, as wide as a telephone's screen
+    figure, axes = plt.subplots(2, 1, figsize=(5, 6.5), layout="constrained")
+    try:
+        if not draw(list(axes)):
+            return False
+        for one in axes:
+            one.grid(visible=True, which="major", axis="y")
+        themes.save(figure, FOLDER / name)
+        return True
+    finally:
+        plt.close(figure)
 
 
 def _legend(axes: Axes) -> None:
@@ -145,7 +129,7 @@ def _outage(axes: list[Axes], results: Results) -> bool:
     axes[1].plot(seconds, [n / run.servers for n in columns[3]], color=COLOURS[0])
     axes[1].set_ylabel("connections asked for, each server")
     for one in axes:
-        one.axvspan(5, 5 + run.fault_seconds, alpha=0.12, color="#e07b39")
+        one.axvspan(5, 5 + run.fault_seconds, alpha=0.12, color=themes.RED)
         one.set_xlabel("seconds; all servers are down in the shaded ones")
     _legend(axes[0])
     return True
