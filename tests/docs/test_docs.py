@@ -35,8 +35,8 @@ from tests.support.servers import ServerFixtures
 ROOT = Path(__file__).parents[2]
 #: Their blocks are of migrations, which have tests of their own in tests/integration/migrations.
 OF_MIGRATIONS = {"migration-operations.md", "migrations.md", "move.md", "take-over.md"}
-#: What the benchmarks and the simulation write, a part of other pages.
-WRITTEN = {"understand/performance", "understand/scale"}
+#: What the benchmarks, the simulation and the pictures' program write, a part of other pages.
+WRITTEN = {"pictures", "understand/performance", "understand/scale"}
 ALL_PAGES = [
     ROOT / "README.md",
     *(
@@ -57,10 +57,10 @@ ON_SERVERS = [
 ]
 MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
-#: A row of the table in causes.md: its number, the cause, what becomes of it, how and the tests.
-CAUSE = re.compile(
-    r"^\* - (\d+)\n  - (.+?)^  - (.+?)^  - (.+?)(?=^\* - |^```)", re.DOTALL | re.MULTILINE
-)
+#: A row of the table in causes.md: the number of the cause, and what becomes of it.
+CAUSE = re.compile(r"^\* - (\d+)\n  - .+?^  - (.+?)^  - ", re.DOTALL | re.MULTILINE)
+#: An item of the list under that table: the number of the cause, and its tests.
+TESTS_OF_CAUSE = re.compile(r"^(\d+)\. (`tests/.+?)(?=^\d+\. |\Z)", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -138,6 +138,21 @@ def test_the_code_runs_on_servers_too(
     run_page(page, module, databases_on(servers))
 
 
+def test_every_picture_is_shown_follows_the_theme_and_has_words() -> None:
+    pages = (ROOT / "docs").rglob("*.md")
+    text = "\n".join(p.read_text() for p in [ROOT / "README.md", *pages] if "_build" not in p.parts)
+    pictures = [p for p in (ROOT / "docs").rglob("*.svg") if "_build" not in p.parts]
+    assert pictures
+    for picture in pictures:
+        assert "@media (prefers-color-scheme: dark)" in picture.read_text(), picture
+        words = re.findall(
+            rf"!\[([^]]*)\]\(\S*\b{picture.name}\)|\{{image\}} \S*\b{picture.name}\n:alt: (.*)",
+            text,
+        )
+        assert words, f"no page shows {picture}"
+        assert all(len("".join(each).split()) >= 10 for each in words), f"{picture}: {words}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_quotations_are_true(page: Path) -> None:
     for block in blocks_of(page):
@@ -194,14 +209,17 @@ def names_of_tests(file: Path) -> set[str]:
 
 
 def test_every_cause_of_a_repeated_id_is_answered_and_tested() -> None:
-    causes = CAUSE.findall((ROOT / "docs/understand/causes.md").read_text())
-    assert [int(number) for number, *_ in causes] == list(range(1, len(causes) + 1))
+    page = (ROOT / "docs/understand/causes.md").read_text()
+    causes = CAUSE.findall(page)
+    assert [int(number) for number, _ in causes] == list(range(1, len(causes) + 1))
     assert len(causes) >= 25
-    answers = Counter(re.split("[;\n]", answer)[0] for _, _, answer, _ in causes)
+    answers = Counter(re.split("[;\n]", answer)[0] for _, answer in causes)
     assert set(answers) == {"prevented", "detected before", "detected after"}
     assert answers["detected after"] <= 4
-    for number, _, _, how in causes:
-        assert TEST.search(how), f"no test of cause {number}"
+    tests = TESTS_OF_CAUSE.findall(page)
+    assert [number for number, _ in tests] == [number for number, _ in causes]
+    for number, names in tests:
+        assert TEST.search(names), f"no test of cause {number}"
 
 
 def test_there_is_code_to_run() -> None:
