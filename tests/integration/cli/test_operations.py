@@ -210,6 +210,10 @@ class Application(threading.Thread):
             raise self.error
 
 
+#: The status of a server that was set back: before and after clients have said so to its peers.
+SET_BACK = re.compile("SET BACK|QUARANTINED")
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 90
     while not holds():
@@ -244,7 +248,7 @@ def test_a_server_is_set_back_under_a_running_application(
         before = max(i for application in applications for i in application.ids if i % 2)
         for application in applications:
             application.wait_for_ids(20, offset=2)
-        wait_until(lambda: "SET BACK" in run_cli("status", *on, "--over", 0).text)
+        wait_until(lambda: SET_BACK.search(run_cli("status", *on, "--over", 0).text) is not None)
         with pytest.raises(AssertionError, match="gave too little"):
             draw_on_first(open_pool(urls))  # nor does a new process draw from it
 
