@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from alembic.operations.ops import (
     AddColumnOp,
+    AlterColumnOp,
     CreateTableOp,
     DropTableOp,
     MigrateOperation,
@@ -78,6 +79,21 @@ def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> Priorit
     _spare_ticket_tables(context, upgrade_ops, {each.name for each in declared.values()})
     # before the tables that need them, and so, when all is reversed, after these
     upgrade_ops.ops[:0] = [*needed, *found]
+    return PriorityDispatchResult.CONTINUE
+
+
+def keep_auto_increment(
+    _context: AutogenContext,
+    operation: AlterColumnOp,
+    _schema: str | None,
+    _table: str,
+    _name: str,
+    found: Column[Any],
+    declared: Column[Any],
+) -> PriorityDispatchResult:
+    """Keep the AUTO_INCREMENT of a column that is altered otherwise: until a take-over ends, old processes need it."""
+    if found.autoincrement is True and isinstance(declared.default, TicketSequence):
+        operation.kw["autoincrement"] = True
     return PriorityDispatchResult.CONTINUE
 
 

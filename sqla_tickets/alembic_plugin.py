@@ -46,6 +46,11 @@ def setup(plugin: Plugin) -> None:
         compare_tickets, "autogenerate", "tickets", priority=DispatchPriority.LAST
     )
     if problem is None:
+        from alembic_ext.compare import keep_auto_increment  # noqa: PLC0415  # its import may fail
+
+        plugin.add_autogenerate_comparator(
+            keep_auto_increment, "column", "tickets", priority=DispatchPriority.LAST
+        )
         _add_reminder()
 
 

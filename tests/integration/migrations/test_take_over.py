@@ -76,6 +76,21 @@ def test_rows_on_two_shards(
             connection.execute(text("INSERT INTO photos (title) VALUES ('forgot its id')"))
 
 
+@pytest.mark.app_databases("mariadb", "mysql")
+def test_an_int_key_keeps_its_attribute(
+    shard_urls: list[URL], servers: ServerFixtures, tmp_path: Path
+) -> None:
+    """Old processes insert without an id after the migration that widens the column, too."""
+    shard, ticket_server = shard_urls[0], servers.fresh_database(servers.mariadb(0))
+    run(shard, "CREATE TABLE photos (id INT AUTO_INCREMENT PRIMARY KEY, title VARCHAR(100))")
+    project = Project(tmp_path / "project")
+    project.set_up(shard, [ticket_server])
+    assert "autoincrement=True)" in project.revision("wider")
+    project.run("upgrade", "head")
+    run(shard, "INSERT INTO photos (title) VALUES ('old')")
+    assert "No new upgrade operations" in project.run("check")
+
+
 class Writer(threading.Thread):
     """A process of the application, as a thread: it inserts until it is told to end."""
 
