@@ -15,7 +15,7 @@ from sqla_tickets.high_water.timing import TIMING as MARKS
 
 ROOT = Path(__file__).parents[3]
 BOUND = "no draw takes longer than *servers x (`timeout` + `lock_wait`)*"
-EXCEPTIONS = "a server that is asked again, the marks of peers, a sequence that is being moved, and a free thread"
+EXCEPTIONS = "a retried server, the peers' marks, a sequence that is being moved, and a free thread"
 
 
 def text_of(path: str) -> str:
