@@ -10,7 +10,7 @@ import math
 import re
 import ssl
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -427,8 +427,7 @@ class MySQL(TicketDialect):
     # -- tables of an application
 
     def check_undoes_inserts(self, connection: Connection, table: str, schema: str | None) -> None:
-        options = inspect(connection).get_table_options(table, schema)
-        engine = next((value for name, value in options.items() if name.endswith("_engine")), None)
+        engine = _engine_of(connection, table, schema)
         asked = sql_text(
             "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = :engine"
         )
@@ -528,6 +527,21 @@ class MySQL(TicketDialect):
             cursor.execute(unlock.text, ())
             raise
         cursor.execute(unlock.text, ())
+
+
+def _engine_of(connection: Connection, table: str, schema: str | None) -> str | None:
+    """The storage engine of a table."""
+    options = inspect(connection).get_table_options(table, schema)
+    for name, value in options.items():
+        if name.endswith("_engine"):
+            return str(value)
+    # SHOW CREATE TABLE leaves it out in sql_mode ANSI, and in others of other databases' syntax
+    asked = sql_text(
+        "SELECT ENGINE FROM information_schema.TABLES"
+        f" WHERE TABLE_SCHEMA = {':schema' if schema else 'DATABASE()'} AND TABLE_NAME = :table"
+    )
+    parameters = {"table": table} | ({"schema": schema} if schema else {})
+    return cast("str | None", connection.scalar(asked, parameters))
 
 
 def _pairs(cursor: DBAPICursor, statement: str) -> dict[str, str]:

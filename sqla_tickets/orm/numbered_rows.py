@@ -75,7 +75,8 @@ def with_tickets(
     ordered: Select[Any] | None = None
     if counter is not None:
         number = counter
-        if order and values:  # only a subquery with a LIMIT keeps its order
+        # MariaDB may drop the order of a subquery that has no LIMIT; next to ROWNUM() it keeps any (MDEV-24089)
+        if order and values:
             ordered = select(*values).order_by(*order).limit(limit)
     else:
         number = func.row_number(type_=BigInteger).over(order_by=order or None)
@@ -100,7 +101,11 @@ def _ticket(
     """The ticket of the row of that number, which begins with 1."""
     first, *others = ranges
     if not others and beyond is None:
-        return _number(first[0]) + (number - _number(1)) % _number(len(first)) * _number(first.step)
+        # MariaDB has no operator % in its sql_mode ORACLE
+        after_first: ColumnElement[int] = func.mod(
+            number - _number(1), _number(len(first)), type_=BigInteger
+        )
+        return _number(first[0]) + after_first * _number(first.step)
     whens: list[tuple[ColumnElement[bool], ColumnElement[int]]] = []
     before = 0
     for tickets in ranges:

@@ -175,6 +175,25 @@ def test_tickets_follow_the_order(site: Site, case: str) -> None:
     assert "".join(title[0] for title in titles(site)) == expected
 
 
+#: What gives SQL another syntax.
+ANSI = ["ANSI", "PIPES_AS_CONCAT,HIGH_NOT_PRECEDENCE"]
+SQL_MODES = {"mysql": ANSI, "mariadb": [*ANSI, "ORACLE", "MSSQL", "DB2", "POSTGRESQL"]}
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_sql_modes(site: Site, app_kind: str) -> None:
+    for mode in SQL_MODES[app_kind]:
+        engine = create_engine(site.engine.url, connect_args={"sql_mode": mode})
+        with engine.begin() as connection:
+            in_force = str(connection.scalar(text("SELECT @@sql_mode"))).split(",")
+            assert set(mode.split(",")) <= set(in_force)
+            connection.execute(delete(photos))
+            rows = select(words.c.word).order_by(words.c.id)
+            assert insert_from_select(connection, photos, ["title"], rows) == 5
+        engine.dispose()
+        assert titles(site) == WORDS
+
+
 cte = select(words.c.word, words.c.length).where(words.c.length > 4).cte("long_words")
 SELECTS: dict[str, tuple[SelectBase, list[tuple[str | None, int | None]]]] = {
     "literals": (select(literal("x"), literal(7)), [("x", 7)]),
