@@ -25,6 +25,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    inspect,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.ext.compiler import compiles
@@ -577,6 +578,20 @@ class TicketDialect(ABC):
         return f"(TIMESTAMP '1970-01-01 00:00:00' + ({number}) * INTERVAL '1 millisecond')"
 
     # -- tables of an application
+
+    def unique_columns(self, connection: Connection, table: str, schema: str | None) -> set[str]:
+        """The columns of which the database itself keeps each value from a second row, whatever a model says."""
+        found = inspect(connection)
+        keys = [found.get_pk_constraint(table, schema)["constrained_columns"]]
+        keys += [key["column_names"] for key in found.get_unique_constraints(table, schema)]
+        for index in found.get_indexes(table, schema):
+            # of a part of the rows, or of a value's beginning
+            is_partial = any(
+                o.endswith(("_where", "_length")) for o in index.get("dialect_options", {})
+            )
+            if index["unique"] and not is_partial and not index.get("expressions"):
+                keys.append([name or "" for name in index["column_names"]])
+        return {key[0] for key in keys if len(key) == 1}
 
     def check_undoes_inserts(  # noqa: B027  # most databases do, for all tables
         self, connection: Connection, table: str, schema: str | None

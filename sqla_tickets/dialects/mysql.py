@@ -426,6 +426,18 @@ class MySQL(TicketDialect):
 
     # -- tables of an application
 
+    def unique_columns(self, connection: Connection, table: str, schema: str | None) -> set[str]:
+        """SQLAlchemy's reflection takes MariaDB's ``PRIMARY KEY (id, period WITHOUT OVERLAPS)`` for one of the id alone."""
+        quote = connection.dialect.identifier_preparer.quote
+        name = ".".join(quote(part) for part in (schema, table) if part)
+        rows = connection.exec_driver_sql(f"SHOW INDEX FROM {name} WHERE Non_unique = 0")
+        keys: dict[str, list[str | None]] = {}
+        for row in rows.mappings():
+            is_whole = row["Sub_part"] is None  # not only the beginning of a value
+            columns = keys.setdefault(row["Key_name"], [])
+            columns.append(row["Column_name"] if is_whole else None)
+        return {columns[0] for columns in keys.values() if len(columns) == 1 and columns[0]}
+
     def check_undoes_inserts(self, connection: Connection, table: str, schema: str | None) -> None:
         engine = _engine_of(connection, table, schema)
         asked = sql_text(

@@ -228,7 +228,7 @@ class _Copy:
                     " tickets do not pass through it: insert the rows with their ids, pool.next_ids(name, n)"
                 )
         schema = self.connection.schema_for_object(self.table)
-        unique = _unique_columns(self.connection, self.table.name, schema)
+        unique = self.dialect.unique_columns(self.connection, self.table.name, schema)
         if not any(column.name in unique for column in self.drawn):
             raise TicketArgumentError(
                 f"insert_from_select() into {self.table}: in the database, {self._drawn_names()} has no PRIMARY KEY or"
@@ -348,18 +348,3 @@ class _Copy:
             return False
         driver: Any = self.connection.connection.dbapi_connection
         return not self.connection.dialect.detect_autocommit_setting(driver)
-
-
-def _unique_columns(connection: Connection, table: str, schema: str | None) -> set[str]:
-    """The columns of which the database itself keeps each value from a second row, whatever a model says."""
-    found = inspect(connection)
-    keys = [found.get_pk_constraint(table, schema)["constrained_columns"]]
-    keys += [key["column_names"] for key in found.get_unique_constraints(table, schema)]
-    for index in found.get_indexes(table, schema):
-        # of a part of the rows, or of a value's beginning
-        is_partial = any(
-            o.endswith(("_where", "_length")) for o in index.get("dialect_options", {})
-        )
-        if index["unique"] and not is_partial and not index.get("expressions"):
-            keys.append([name or "" for name in index["column_names"]])
-    return {key[0] for key in keys if len(key) == 1}

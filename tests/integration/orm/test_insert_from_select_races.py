@@ -16,9 +16,11 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    SelectBase,
     String,
     Table,
     create_engine,
+    delete,
     event,
     func,
     insert,
@@ -81,6 +83,14 @@ def add_words(engine: Engine, n: int) -> None:
         add_words_on(connection, n)
 
 
+def remove_words(engine: Engine, n: int) -> None:
+    """Remove rows from the source, on a connection of their own."""
+    other = create_engine(engine.url, poolclass=NullPool)
+    with other.begin() as connection:
+        ids = connection.scalars(select(words.c.id).limit(n)).all()
+        connection.execute(delete(words).where(words.c.id.in_(ids)))
+
+
 def add_words_on(connection: Connection, n: int) -> None:
     """Add rows to the source."""
     connection.execute(insert(words), [{"id": next(NUMBERS), "word": "w"} for _ in range(n)])
@@ -112,6 +122,73 @@ def check(site: Site, rows: int) -> None:
     assert len(ids) == len(set(ids)) == rows
     last = max(status.last_ticket or 0 for status in site.pool.status())
     assert all(0 < number <= last for number in ids)
+
+
+SELECTS: dict[str, SelectBase] = {
+    "ties": select(words.c.word).order_by(words.c.word),
+    "text": text("SELECT word FROM words ORDER BY id").columns(word=String),
+    "distinct": select(words.c.id.cast(String)).distinct(),
+    "group": select(func.max(words.c.word)).group_by(words.c.id).order_by(func.max(words.c.word)),
+    "window": select(func.row_number().over(order_by=words.c.id).cast(String)),
+    "join": select(words.c.word).join(other := words.alias(), words.c.id == other.c.id),
+}
+
+
+@pytest.mark.parametrize("case", SELECTS)
+def test_rows_that_come_or_go_before_the_insert(site: Site, case: str) -> None:
+    """More rows than tickets all fail, and are sent again; of fewer, the other tickets are gaps."""
+    for happens, expected, statements in ((add_words, 8, 2), (remove_words, 5, 1)):
+        with (
+            before_inserts(site.engine, lambda do=happens: do(site.engine, 3), times=1) as sent,  # type: ignore[misc]
+            site.engine.begin() as connection,
+        ):
+            assert insert_from_select(connection, photos, ["title"], SELECTS[case]) == expected
+        assert len(sent) == statements
+    check(site, 8 + 5)
+
+
+SESSIONS = {
+    "buffered": "SET SESSION sql_buffer_result = 1",
+    "lax": "SET SESSION sql_mode = ''",
+    "without temporary tables in memory": "SET SESSION tmp_table_size = 1024",
+}
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("case", ["ties", "text"])
+def test_rows_that_come_in_other_sessions(site: Site, session: str, case: str) -> None:
+    with site.engine.begin() as connection:
+        connection.exec_driver_sql(SESSIONS[session])
+        with before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1) as sent:
+            assert insert_from_select(connection, photos, ["title"], SELECTS[case]) == 8
+    assert len(sent) == 2
+    check(site, 8)
+
+
+TRIGGERS = {
+    "inserts": "INSERT INTO log SELECT NEW.id, id FROM words",
+    "updates": "UPDATE log SET n = n + 1",
+    "selects": "SET NEW.title = (SELECT count(*) FROM words)",
+}
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+@pytest.mark.parametrize("does", TRIGGERS)
+def test_rows_that_come_while_triggers_work(site: Site, does: str) -> None:
+    redeclared(
+        site,
+        "CREATE TABLE log (id BIGINT, n BIGINT)",
+        "INSERT INTO log VALUES (1, 1), (2, 2)",
+        f"CREATE TRIGGER works BEFORE INSERT ON photos FOR EACH ROW {TRIGGERS[does]}",
+    )
+    with (
+        before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1) as sent,
+        site.engine.begin() as connection,
+    ):
+        assert insert_from_select(connection, *COPY) == 8
+    assert len(sent) == 2
+    check(site, 8)
 
 
 ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"]
@@ -350,15 +427,28 @@ def test_rows_that_are_written_to_other_tables(site: Site, way: str) -> None:
 
 
 @pytest.mark.app_databases("mariadb")
-@pytest.mark.filterwarnings("ignore:Unknown schema content")
-def test_key_of_a_period_is_taken_for_one_of_its_own(site: Site) -> None:
+def test_key_of_a_period_is_refused(site: Site) -> None:
+    """It allows a ticket twice, at different times."""
     redeclared(
         site,
         "DROP TABLE photos",
         """CREATE TABLE photos (id BIGINT, title VARCHAR(50), first DATE DEFAULT '2020-01-01', last DATE DEFAULT '2020-01-02',
         PERIOD FOR shown (first, last), PRIMARY KEY (id, shown WITHOUT OVERLAPS))""",
-        """CREATE TRIGGER periods BEFORE INSERT ON photos FOR EACH ROW SET @n = coalesce(@n, 0) + 1,
-        NEW.first = '2020-01-01' + INTERVAL @n DAY, NEW.last = '2020-01-02' + INTERVAL @n DAY""",
+    )
+    with (
+        site.engine.begin() as connection,
+        pytest.raises(TicketArgumentError, match=r"photos\.id has no PRIMARY KEY or UNIQUE"),
+    ):
+        insert_from_select(connection, *COPY)
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_trigger_that_changes_tickets_is_detected(site: Site) -> None:
+    """The key sees other numbers than the tickets, of which there are too few."""
+    redeclared(
+        site,
+        "CREATE TRIGGER larger BEFORE INSERT ON photos FOR EACH ROW"
+        " SET @n = coalesce(@n, 0) + 1, NEW.id = NEW.id + 1000 * @n",
     )
     with (
         before_inserts(site.engine, lambda: add_words(site.engine, 3), times=1),
