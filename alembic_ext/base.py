@@ -42,7 +42,7 @@ class TicketTableOp(TicketOp):
     """An operation on the ticket table of one sequence.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         pool: the name of its pool; None for ``"default"``, or the only one.
     """
 

@@ -49,7 +49,7 @@ class _Declared:
     """A sequence that the models declare.
 
     Attributes:
-        name: of the sequence.
+        name: the sequence's name.
         pool: the name of its pool; None for the default one.
         columns: those that draw from it.
         is_new: whether this revision creates the first table or column that draws from it.

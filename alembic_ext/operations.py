@@ -66,7 +66,7 @@ class CreateTicketTableOp(TicketTableOp):
     """Create the table of a sequence on every ticket server; those that are there are verified.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         start: no ticket is below it.
         start_above: ``("photos", "id")``: every ticket is above the largest id of that column in
             the migration's own database; with a list of URLs as a third, in those databases.
@@ -98,7 +98,7 @@ class DropTicketTableOp(TicketTableOp):
     """Drop the table of a sequence, and keep its high water; without ``force`` do nothing.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         force: drop it, although other shards may draw from it; ``-x drop_tickets=1`` says the same
             on the command line.
         pool: the name of the pool; None for ``"default"``, or the only one.
@@ -225,7 +225,7 @@ class ConvertTicketTableOp(TicketTableOp):
     """Give a ticket table another layout, while clients draw from it.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         layout: ``"replace"``, Flickr's table, or ``"counter"``, one row.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """
@@ -256,7 +256,7 @@ class RenameTicketTableOp(TicketTableOp):
     """Give a sequence another name; clients that use the old one are led to the new one.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         new_name: the name that it gets.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """
@@ -283,7 +283,7 @@ class MoveTicketTableOp(TicketTableOp):
     """Move a sequence to the ticket servers of another pool, while clients draw from it.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         to: the name of the pool that gets it.
         pool: the name of the pool that has it; None for ``"default"``.
     """
@@ -309,7 +309,7 @@ class RaiseTicketTableOp(TicketTableOp):
     """Raise a sequence: all tickets from now on are larger than ``above``. Never lowers a number.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         above: the largest id that may be in use.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """
@@ -335,7 +335,7 @@ class NextTicketsOp(TicketTableOp):
     """Draw exactly ``n`` tickets, for the rows that a data migration inserts. It cannot be taken back.
 
     Args:
-        name: of the sequence.
+        name: the sequence's name.
         n: how many.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """

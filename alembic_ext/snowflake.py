@@ -77,7 +77,7 @@ class CreateShardIdFunctionOp(TicketOp):
     """Create Instagram's function and its sequence in the migration's own database, on PostgreSQL.
 
     Args:
-        name: of the function, for ``server_default=sa.text("name()")``.
+        name: the function's name, for ``server_default=sa.text("name()")``.
         shard: the number of the logical shard, 0 to 8,191.
     """
 
@@ -99,7 +99,7 @@ class DropShardIdFunctionOp(TicketOp):
     """Drop Instagram's function and its sequence.
 
     Args:
-        name: of the function.
+        name: the function's name.
         shard: the number of the logical shard, for the way back.
     """
 

@@ -26,7 +26,7 @@ def seconds(what: str, value: object, most: float = YEAR_SECONDS) -> float:
 
     Args:
         what: the argument, and whose it is, for the message.
-        value: that was passed.
+        value: the value that was passed.
         most: the largest number of seconds; ``math.inf`` for no bound.
 
     Raises:
@@ -46,7 +46,7 @@ def whole_number(what: str, value: object, least: int, most: int | None = None) 
 
     Args:
         what: the argument, and whose it is, for the message.
-        value: that was passed.
+        value: the value that was passed.
         least: the smallest valid number.
         most: the largest valid number; None for no bound.
 

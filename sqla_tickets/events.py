@@ -52,10 +52,10 @@ class Draw(NamedTuple):
     Attributes:
         pool: the pool's name.
         sequence: its name.
-        server: that was asked.
+        server: the server that was asked.
         wanted: how many tickets.
-        blocks: that it has given; empty when it failed.
-        seconds: from the question to its end, the opening of a connection included.
+        blocks: the blocks that it gave; empty when it failed.
+        seconds: how long the draw took, including the opening of a connection.
         error: why it failed; None when it was answered. A `TicketError`, or what has ended the caller.
         is_hedge: whether it repeats a draw that another server left waiting.
     """

@@ -296,7 +296,7 @@ class TicketPool(event.EventTarget):
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
-            TicketError: as `next_id`.
+            TicketError: as `next_id` raises it.
         """
         return list(itertools.chain.from_iterable(self.reserve(sequence, n)))
 
@@ -305,7 +305,7 @@ class TicketPool(event.EventTarget):
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
-            TicketError: as `next_id`.
+            TicketError: as `next_id` raises it.
         """
         name, bounds = _name_and_bounds(sequence)
         return self._reserve(name, n, bounds)
@@ -374,7 +374,7 @@ class TicketPool(event.EventTarget):
 
         Raises:
             TicketTableMoved: the sequence is not here any more, or not yet.
-            TicketError: as `next_id`.
+            TicketError: as `next_id` raises it.
         """
         self._buffer_of_this_process()
         return self._failover.draw(name, n)
@@ -393,7 +393,7 @@ class TicketPool(event.EventTarget):
         """Create the sequence's table on every server; those that are there are verified.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             layout: None for ``"replace"`` on MySQL and MariaDB and ``"counter"`` elsewhere.
             start: no ticket of a new table is below it.
             bits: 64, or 32 for tickets up to 4,294,967,295.
@@ -444,7 +444,7 @@ class TicketPool(event.EventTarget):
         that nobody gets. Call it in every process, or restart them.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             server: one of ``pool.servers``; None for all of them.
 
         Raises:
@@ -468,7 +468,7 @@ class TicketPool(event.EventTarget):
         """Create the tables of all sequences of ``metadata`` that this pool serves.
 
         Raises:
-            TicketError: as `create_table`.
+            TicketError: as `create_table` raises it.
         """
         self._check_caller()
         create_tables(self, _ticket_columns(metadata_of(self.name, metadata)))

@@ -28,7 +28,7 @@ class PoolOptions:
     Attributes:
         config: ``alembic.ini`` or ``pyproject.toml``; None for those of the working folder.
         servers: URLs; with them no file is read.
-        stride: of the pool of these URLs; None for their number.
+        stride: the stride of the pool of these URLs; None for their number.
         pool: the name of the pool; None for the default or only one.
     """
 
@@ -69,7 +69,7 @@ class PoolOptions:
         """Every pool by its name, to be closed by the caller. Connects to nothing.
 
         Args:
-            hedge: of the pool of ``servers``; a single command does not.
+            hedge: whether the pool of ``servers`` hedges; a single command does not.
 
         Raises:
             TicketArgumentError: none is configured, or the configuration is invalid.

@@ -87,9 +87,9 @@ class Finding:
         check: the name of the check that found it.
         code: which problem it is; the name is stable.
         severity: the consequence.
-        sequence: of the table that it is about; empty where it is about the whole server.
+        sequence: the sequence that it is about; empty where it is about the whole server.
         variable: where it was found.
-        value: of the variable.
+        value: the variable's value.
         why: what can happen.
         fix: what to do.
     """

@@ -40,15 +40,15 @@ class ServerInspection:
     Attributes:
         server: the server.
         kind: ``"mysql"``, ``"mariadb"``, ``"postgresql"`` or ``"sqlite"``.
-        version: of the server.
+        version: the server's version.
         variables: all global ones.
         status: its counters; ``Ssl_cipher`` is that of the session.
         grants: None where they are not known, or come by roles.
         is_replica: whether it applies another server's writes; None where the user may not ask.
         replicas: how many apply its own; None where the user may not ask.
-        tables: by sequence.
-        statuses: by sequence.
-        refuted: by sequence, a high-water mark on it that cannot be true.
+        tables: the tables, by sequence.
+        statuses: the statuses of the tables, by sequence.
+        refuted: a high-water mark on it that cannot be true, by sequence.
         far_horizons: how many node numbers have a horizon here that cannot be true, and the latest.
         node_fault: why it leases no node numbers, where it has their table.
         error: why it did not answer, or was not asked.

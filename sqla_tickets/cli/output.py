@@ -131,10 +131,10 @@ def status_view(
     """The output of ``sqla-tickets status``.
 
     Args:
-        statuses: of every sequence on every server.
-        nodes: that were leased.
+        statuses: the status of every sequence on every server.
+        nodes: the leased node numbers.
         servers: how many there are.
-        width: that the table may have.
+        width: the largest width of the table.
         is_live: whether the end may be cut off, so that the findings come before the table.
     """
     findings = _list(problems(statuses))

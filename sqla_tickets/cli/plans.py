@@ -37,7 +37,7 @@ class Plan:
     """A change, before it is made.
 
     Attributes:
-        steps: by sequence, one line for each step; those of all sequences under an empty name.
+        steps: a line for each step, by sequence; steps for all sequences have an empty name.
         run: makes the change, and returns the guarantees from now on, as read from the servers. After an
             error it can be called again: finished steps are kept.
         following: what the operator does next.
@@ -200,10 +200,10 @@ def restore(
     """Raise servers above every ticket that they may have issued, as far as that is recorded anywhere.
 
     Args:
-        pool: of the servers.
-        name: of the sequence.
+        pool: the servers' pool.
+        name: the sequence's name.
         on_shards: its ids on the shards.
-        offset: of the server that came back; None for all.
+        offset: the offset of the restored server; None for all.
         margin: how many tickets are added for those that were not recorded; None for as many
             as may be above a high-water mark.
 

@@ -37,7 +37,7 @@ class Changes:
     """What is to be written, and what is left to a person.
 
     Attributes:
-        files: by their paths, the texts before and after.
+        files: each file's text before and after, by path.
         left: what has to be done by hand.
     """
 
@@ -78,7 +78,7 @@ def changes(
     Args:
         file: ``alembic.ini`` or ``pyproject.toml``.
         servers: URLs of the ticket servers; none if the file has them.
-        stride: of the pool; None for the number of servers.
+        stride: the pool's stride; None for the number of servers.
         shards: URLs of the application's databases; none if the file has them.
         models: ``MODULE:NAME`` of a MetaData or a declarative base, where ``env.py`` names none.
 
@@ -147,7 +147,7 @@ def with_option(text: str, key: str, values: Sequence[str], *, is_toml: bool = F
     """The text of ``alembic.ini`` or ``pyproject.toml`` with an option of Alembic's section.
 
     Args:
-        text: of the file.
+        text: the file's text.
         key: the option.
         values: one or more; several become one text with spaces, or a list.
         is_toml: whether it is a TOML file.

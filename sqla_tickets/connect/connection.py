@@ -28,7 +28,7 @@ class _Cursor:
         cursor: the driver's.
         poll: tells what has come in on the connection's socket.
         buffer: tells whether the driver has read more than it has given out.
-        name: of the server, for the log.
+        name: the server's name, for the log.
     """
 
     # no `__getattr__`: with one, Python looks up every attribute in the slow way

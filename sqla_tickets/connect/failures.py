@@ -81,9 +81,9 @@ def failure_of(
         kind: what has happened.
         error: what the driver raised, if it did.
         server: the server's name.
-        url: of the server.
+        url: the server's URL.
         table: the name of the sequence; None when no table was used yet.
-        dialect: of the server.
+        dialect: the server's dialect.
     """
     said = f" ({_without_password(error, url)})" if error else ""
     if kind is ErrorKind.INVALID_NAME:

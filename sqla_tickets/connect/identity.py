@@ -54,7 +54,7 @@ class KnownRuns:
     a member that was behind keeps its identity, but has another view, or that member another run.
 
     Args:
-        identity: of the run that has begun it.
+        identity: the identity of the run that began it.
         known: those of other members that belong to it, too.
     """
 
@@ -66,7 +66,7 @@ class KnownRuns:
         """Whether a connection that leads there tells nothing new.
 
         Args:
-            identity: that was read when it was opened.
+            identity: the identity that was read when it was opened.
             is_new: whether that was just now: an old connection tells of an old view.
         """
         if not identity.is_same_run(self._runs.get(identity.name)):
@@ -96,8 +96,8 @@ def identify(
     One round trip. A MySQL server has a second one when it is not the one that was asked last.
 
     Args:
-        cursor: to send it with.
-        dialect: of the server.
+        cursor: the cursor that sends it.
+        dialect: the server's dialect.
         last: what was found last at this address.
 
     Raises:

@@ -164,7 +164,7 @@ class PendingConnect(_Wait):
         open_one: opens it.
         keep: gets it when no draw waits for it any more.
         ended: is called when the attempt has ended, even if no draw waits for it any more.
-        name: of the server.
+        name: the server's name.
         seconds: after which an attempt in an event loop ends, as not every driver does by itself.
         in_a_task: whether the driver is asynchronous.
 
@@ -249,7 +249,7 @@ class IdleConnections(deque[Connection]):
     Attributes:
         connecting: those that are being opened now, whether a draw waits for them or not.
         full_until: when it may be worth to open another one, by ``time.monotonic()``.
-        queue: of those that wait for one, the first first.
+        queue: the callers that wait for one, in order of arrival.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Connections:
     of a deque.
 
     Args:
-        engine: by which they are opened.
+        engine: the engine that opens them.
         server: the server's name, for the log.
         timeouts: how long the server is waited for.
 

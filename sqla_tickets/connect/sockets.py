@@ -56,7 +56,7 @@ class SocketWire:
     """A socket by a number of its own: the driver may close its one, and the system reuse it.
 
     Args:
-        number: of the driver's socket.
+        number: the number of the driver's socket.
 
     Raises:
         OSError: there is no number left.

@@ -37,7 +37,7 @@ def trace_draws(
 
     Args:
         target: a pool, or the class for all of them.
-        tracer_provider: by default OpenTelemetry's global one.
+        tracer_provider: a tracer provider; by default OpenTelemetry's global one.
 
     Returns:
         The listener, for ``event.remove(target, "drawn", listener)``.

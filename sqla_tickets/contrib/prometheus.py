@@ -66,9 +66,9 @@ class Counts:
         drawn: tickets, by pool, sequence and server.
         errors: failed draws, by pool, sequence, server and kind.
         failovers: draws that went on to another server, by pool and the server that failed.
-        hedges: by pool, server and outcome.
+        hedges: the number of hedges, by pool, server and outcome.
         discarded: tickets, by pool, sequence and reason.
-        integrity_errors: by pool, server and kind.
+        integrity_errors: the number of integrity errors, by pool, server and kind.
         seconds: the sum over answered draws, by pool and server.
         buckets: how many answered draws each bucket of the histogram has, by pool and server; the last
             bucket has no upper bound.

@@ -76,7 +76,7 @@ class TableShape(NamedTuple):
     """A ticket table that is to be created, as far as its statements have to know.
 
     Attributes:
-        name: of the sequence, and so of the table.
+        name: the name of the sequence and of its table.
         layout: how it is drawn from.
         comment: its metadata.
         seed: the number that its row begins with.
@@ -106,9 +106,9 @@ class Statement:
     """SQL for a driver's cursor: its text, and its parameters in the driver's own form.
 
     Args:
-        text: as the driver wants it.
+        text: the statement, as the driver expects it.
         positions: the names of the parameters in their order; None where the driver takes names.
-        values: of parameters that are known already.
+        values: the values of parameters that are known already.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class TicketDialect(ABC):
             driver survives no fork during a call of another thread.
         has_plpgsql: whether it has functions in PL/pgSQL.
         integers_have_64_bits: whether ``INTEGER`` holds every ticket.
-        ticket_type: of a column that holds every ticket.
-        name_type: of a column with names, which differ by case and accents.
-        maintenance_database: to be connected to while others are created; None where none is needed.
+        ticket_type: the type of a column that holds every ticket.
+        name_type: the type of a column of names, which is sensitive to case and accents.
+        maintenance_database: the one to connect to while others are created; None where none is needed.
         drop_database: the statement, with a place for the name.
         synchronous_driver: what creates databases in place of an asynchronous driver.
         default_port: which a URL need not name.
@@ -315,7 +315,7 @@ class TicketDialect(ABC):
 
         Args:
             connection: the driver's.
-            cursor: of the connection.
+            cursor: the connection's cursor.
             lock_wait: how many seconds a statement waits for another client's lock, at most.
         """
 
@@ -497,8 +497,8 @@ class TicketDialect(ABC):
         """The number that the table's row holds: the largest ticket that it shows.
 
         Args:
-            name: of the sequence.
-            layout: of its table.
+            name: the sequence's name.
+            layout: the layout of its table.
             stub: the name of the stub column.
             lock: whether to see what others are about to commit.
         """
@@ -524,7 +524,7 @@ class TicketDialect(ABC):
         """Raise the counter row and learn where it stands now, in one atomic step.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             span: how far; None for a parameter ``:span``.
             stub: the name of its stub column.
         """
@@ -563,7 +563,7 @@ class TicketDialect(ABC):
         """Insert rows; where one is there, raise its ``value``, unless its ``same`` differs. Nothing is lowered.
 
         Args:
-            table: with a primary key.
+            table: a table with a primary key.
             rows: values by the names of its columns.
             value: the name of the column that is raised.
             same: the name of the column in which both have to agree.
@@ -617,7 +617,7 @@ class TicketDialect(ABC):
         """An expression of which the first value ends the statement with an error, before a trigger or a rule sees the row.
 
         Args:
-            number: of the row, a column: what is constant might be computed for other rows, too.
+            number: the row's number, a column: what is constant might be computed for other rows, too.
 
         Returns:
             None where nothing keeps a row that a statement inserts from the table and its keys.
@@ -632,7 +632,7 @@ class TicketDialect(ABC):
         """Count rows as an INSERT ... SELECT finds them; None where any SELECT finds the same ones.
 
         Args:
-            connection: in the transaction of the INSERT.
+            connection: a connection in the INSERT's transaction.
             count: the SELECT of their number.
         """
         return None
@@ -666,7 +666,7 @@ class TicketDialect(ABC):
         """Make a tombstone of a ticket table in one atomic step, where `begin` is None.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             comment: what is to be read on it.
             stub: the name of its stub column.
             keys: the names of the table's indexes.
@@ -682,7 +682,7 @@ class TicketDialect(ABC):
         A session's `set_up_session` bounds the wait.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             reads: another table that is read under the lock, and that no client may write to.
         """
         return None

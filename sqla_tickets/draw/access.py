@@ -260,7 +260,7 @@ class ServerAccess:
 
         Raises:
             TicketError: there is no connection; that counts for the breaker.
-            Exception: the driver's.
+            Exception: the driver's error.
         """
 
         def on(connection: Connection) -> None:
@@ -280,7 +280,7 @@ class ServerAccess:
 
         Raises:
             TicketError: there is no connection; that counts for the breaker.
-            Exception: of ``work``.
+            Exception: whatever ``work`` raises.
         """
         with self.connections.alone or contextlib.nullcontext(), self._asking():
             was_lost = False

@@ -376,7 +376,7 @@ class Buffer:
         is_direct: whether any caller may pop a ticket that is ready.
 
     Attributes:
-        sequences: by their names.
+        sequences: each sequence's buffer, by name.
         direct: those whose ready tickets any caller may pop, by their names: all, or none.
         is_owner_process: its byte 0 is 1, and the system wipes it in a fork: 0 there. A ticket is popped before that
             is read, so that a fork between the two does not hand out the parent's ticket.
@@ -412,14 +412,14 @@ class Buffer:
         """Exactly ``n`` tickets, or None: the buffer was reset, or this is a fork, and what was drawn is discarded.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             n: how many tickets.
-            bounds: of a block.
+            bounds: the smallest and the largest size of a block.
             draw: fills the buffer.
             begin_fetch: does so in the background.
 
         Raises:
-            TicketError: as ``draw``.
+            TicketError: as ``draw`` raises it.
         """
         buffered = self.sequences.get(name) or self.sequence(name)
         was_buffered = False

@@ -49,7 +49,7 @@ class Failover:
 
     Args:
         pool: its name.
-        servers: of the pool.
+        servers: the pool's servers.
         events: the dispatcher, for each fail-over to another server.
         random_start: the number of the server that a sequence's first draw begins with, modulo their number.
     """
@@ -156,11 +156,11 @@ def servers_to_try(
     5. Those whose tables serve a queue of others: the draw joins the queue again.
 
     Args:
-        servers: of the pool.
-        name: of the sequence.
+        servers: the pool's servers.
+        name: the sequence's name.
         start: which of them comes first among equals.
         began: when the draw did, by ``time.monotonic()``.
-        failures: of this draw so far; the caller adds one before it takes the next server. What is
+        failures: this draw's failures so far; the caller adds one before it takes the next server. What is
             not asked at all is added.
     """
     ring = [*servers[start:], *servers[:start]]
@@ -293,8 +293,8 @@ def plan(
     probes. The circuit of a table may be half-open, as an error of a table comes at once.
 
     Args:
-        servers: of the pool; among equals the first comes first.
-        name: of the sequence.
+        servers: the pool's servers; among equals the first comes first.
+        name: the sequence's name.
         tried: which of them are left out.
     """
     well: list[TicketServer] = []

@@ -28,7 +28,7 @@ def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> No
     """Begin to ask the server, unless it is being asked; its breaker closes when it answers.
 
     Args:
-        server: that has failed, or is unresponsive.
+        server: a server that has failed, or is unresponsive.
         stale: seconds after which the first probe is not waited for any longer.
     """
     afresh = server.probes.are_under_way
@@ -61,7 +61,7 @@ def _say_hello(server: ServerAccess, counts: Callable[[], bool], *, afresh: bool
     Called in a thread that has no event loop.
 
     Args:
-        server: that is asked.
+        server: the server to ask.
         counts: whether a failure tells anything, as no later question may be answered.
         afresh: whether to open a connection for it, even where one is idle.
 

@@ -47,13 +47,13 @@ class HedgingMonitor:
     """The requests in flight on the servers of one pool.
 
     Args:
-        servers: of the pool.
+        servers: the pool's servers.
         hedge: whether an overdue draw is sent to another server, too.
         events: the dispatcher, for hedges.
 
     Attributes:
         poller: its thread.
-        durations: of the last draws that were answered, in seconds; each draw appends its own.
+        durations: how long the last answered draws took, in seconds; each draw appends its own.
         ended: how many draws have ended since the last poll.
     """
 

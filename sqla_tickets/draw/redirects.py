@@ -30,7 +30,7 @@ def follow(
 
     Raises:
         TicketTableMoved: its pool is not attached where this one is, or its move does not end.
-        TicketError: as ``draw``.
+        TicketError: as ``draw`` raises it.
     """
     end, wait = time.monotonic() + TIMING.move_seconds, TIMING.redirect_pause_seconds
     while True:

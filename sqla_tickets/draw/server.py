@@ -66,8 +66,8 @@ class InFlightRequest:
     """One draw on one server; its attempts may take one connection after the other.
 
     Attributes:
-        server: that it waits for.
-        table: of the sequence.
+        server: the server that it waits for.
+        table: the sequence's table.
         n: how many tickets it wants.
         loop: the event loop of the caller; None where it is a thread.
         is_hedge: whether it is itself the second try of another draw.
@@ -136,7 +136,7 @@ class InFlightRequest:
         """Wait for an answer on this connection, or for its opening, from now on.
 
         Args:
-            connection: that it waits for, or on.
+            connection: the connection that it opens, or waits on.
             patience: seconds that the answer is given at least.
         """
         with self._lock:
@@ -190,10 +190,10 @@ class TicketServer(TableAccess):
     """A database server that issues the tickets of one residue class.
 
     Args:
-        spec: as the user gave it to the pool.
-        position: in the pool's list, counted from 1: its offset, where the spec has none.
-        stride: of the pool.
-        timeouts: of the server.
+        spec: the server as the user gave it to the pool.
+        position: its position in the pool's list, counted from 1; its offset where the spec has none.
+        stride: the pool's stride.
+        timeouts: the server's time-outs.
 
     Raises:
         TicketArgumentError: the spec's ``bind`` is no server.
@@ -216,9 +216,9 @@ class TicketServer(TableAccess):
         """Verify the tables against what the peers know of them.
 
         Args:
-            peers: of the server; only a weak reference to them is kept.
+            peers: the server's peers; only a weak reference to them is kept.
             on_quarantine: called with a broken promise, before another draw from the table.
-            monitor: that sees to draws which take too long; only a weak reference to it is kept.
+            monitor: the monitor of overdue draws; only a weak reference to it is kept.
             events: the dispatcher, for draws.
         """
         self._peers, self._on_quarantine = ref(peers), on_quarantine
@@ -269,7 +269,7 @@ class TicketServer(TableAccess):
         """Up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             n: how many are wanted.
             is_patient: whether the other servers were asked before.
             hedge_of: the draw on another server that this one repeats.

@@ -108,7 +108,7 @@ def inspect(
 
     Args:
         request: the draw.
-        connection: that it is sent over.
+        connection: the connection that it is sent over.
         must_ask_peers: whether the peers are to be asked first.
 
     Returns:
@@ -116,7 +116,7 @@ def inspect(
 
     Raises:
         TicketError: it is not to be drawn from.
-        Exception: the driver's.
+        Exception: the driver's error.
     """
     server, table = request.server, request.table
     since = time.monotonic()
@@ -151,9 +151,9 @@ def recover(
 
     Args:
         request: the draw.
-        connection: that it was sent over.
-        error: that it ended with.
-        layout: that it was drawn from; None where that was not found out.
+        connection: the connection that it was sent over.
+        error: the error that it ended with.
+        layout: the layout that it drew by; None if the draw failed before that was known.
 
     Raises:
         TicketError: why no other attempt is made, where ``error`` does not say so itself.

@@ -71,7 +71,7 @@ class TableAccess(ServerAccess):
         """Inspect the table, or alter it, and forget what was known of it.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             work: gets a connection in autocommit. It may be done again after a deadlock or a lock wait.
             args: what else it gets.
             kwargs: the same by name.
@@ -157,7 +157,7 @@ class TableAccess(ServerAccess):
 
         Raises:
             TicketTableError: it is missing, has moved, or is not this pool's.
-            Exception: the driver's.
+            Exception: the driver's error.
         """
         self._warn_if_forgetful(connection)
         context = self.context.over(connection.cursor)
@@ -194,7 +194,7 @@ class TableAccess(ServerAccess):
         it several times as long as a draw, and an inspection that waits in vain begins again.
 
         Raises:
-            Exception: the driver's.
+            Exception: the driver's error.
         """
         before, layout, identity = table.inspected, table.layout, connection.identity
         if before is None or layout is None or before.layout is not layout or identity is None:
@@ -231,7 +231,7 @@ class TableAccess(ServerAccess):
         Raises:
             TicketServerError: a peer of it is the same cluster.
             TicketTableError: no peer can tell, and the pool requires that one does.
-            Exception: the driver's.
+            Exception: the driver's error.
         """
         over = connection or self  # another connection may have found another server since
         generation, peers = over.generation, self._peers()

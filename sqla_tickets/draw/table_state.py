@@ -35,8 +35,8 @@ class Inspected(NamedTuple):
 
     Attributes:
         layout: how it is drawn from.
-        text: of its definition.
-        identity: in which run of the server that was.
+        text: its definition.
+        identity: the run of the server at that time.
     """
 
     layout: Layout
@@ -60,9 +60,9 @@ class ToldMark(NamedTuple):
     """A mark as a peer has told it.
 
     Attributes:
-        number: that it says; 0 for none.
-        generation: of the table's server when the peer was asked.
-        identity: of the server that has answered; None where it does not tell.
+        number: the mark; 0 for none.
+        generation: the generation of the table's server when the peer was asked.
+        identity: the identity of the server that answered; None where it does not show one.
     """
 
     number: int
@@ -90,7 +90,7 @@ class TicketTable:
     """One sequence's table on one server, as this process has seen it.
 
     Attributes:
-        name: of the sequence.
+        name: the sequence's name.
         stride: how many numbers apart two tickets of it are.
         offset: its residue class.
         layout: how it is drawn from; None until it was found, and after it changed.
@@ -118,7 +118,7 @@ class TicketTable:
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
-        breaker: for what is wrong with this table alone.
+        breaker: the circuit breaker for failures of this table alone.
         quarantine: the promise that it broke: it is not drawn from until a person has seen to it, whatever its
             breaker says. None while it keeps them.
     """
@@ -235,7 +235,7 @@ class TicketTable:
         can hold. None may be among those that another draw was given at the same time.
 
         Args:
-            blocks: that were drawn, one at least.
+            blocks: the blocks that were drawn, at least one.
             before: what `fence` was when they were asked for.
 
         Raises:

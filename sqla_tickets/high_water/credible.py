@@ -38,8 +38,8 @@ def is_credible(
     up proves nothing: any client can raise it to its end.
 
     Args:
-        number: that the mark says.
-        stride: of the pool.
+        number: the mark.
+        stride: the pool's stride.
         own: how far the table that it is about is known to have come, by itself.
         largest: ticket that its table can hold.
         peer: the server that keeps the mark. While it cannot show its own table, nobody can verify it.
@@ -59,9 +59,9 @@ def refutation(peer: PeerServer, server: PeerServer, name: str, number: int) -> 
 
     Args:
         peer: the server that keeps it.
-        server: that it is about.
-        name: of the sequence.
-        number: that it says.
+        server: the server that the mark is about.
+        name: the sequence's name.
+        number: the mark.
     """
     return (
         f"{peer} says that {name!r} has come to {number} on {server}, which cannot be true: no other"

@@ -15,7 +15,7 @@ class DuplicateServers:
     """Compares the servers of a pool by the identities that their connections tell; addresses need not tell.
 
     Args:
-        servers: of the pool.
+        servers: the pool's servers.
     """
 
     def __init__(self, servers: Sequence[ServerAccess]) -> None:

@@ -24,7 +24,7 @@ class KnownMark(NamedTuple):
     """A mark as a peer has last shown it.
 
     Attributes:
-        token: of the generation of the sequence.
+        token: the token of the sequence's generation.
         number: the mark; the table's high water in place of one that is doubtful.
         read_in: the generation of the peer in which it was read; 0 when it is to be read again.
         earlier: tickets up to this one are of an earlier generation of the sequence; -1 for none.
@@ -86,7 +86,7 @@ class Peer:
     with another token than the stored one is not written.
 
     Attributes:
-        store: of the server.
+        store: the server's store of marks.
         server: the server.
         offset: its residue class.
         is_left_behind: whether draws go on without it, as they have waited in vain; until it stores a mark.
@@ -114,7 +114,7 @@ class Peer:
         """Read the marks of some tables, and let them observe these; whether they all are known then.
 
         Args:
-            tables: with the peers that issue their tickets.
+            tables: the tables, each with the peer that issues its tickets.
             patient: whether it may wait for other writers.
         """
         # before it is asked: what an earlier generation of a server has shown is not taken for the present one's
@@ -154,10 +154,10 @@ class Peer:
         earlier one, and is not to be written on this one.
 
         Args:
-            issuer: of the table's tickets.
+            issuer: the peer that issues the table's tickets.
             table: the table.
             token: None where there was no mark: one that was lost is written again as it was.
-            number: of the mark.
+            number: the mark.
             read_in: the generation of this peer.
         """
         before = self._marks.get(_key(table), KnownMark(token or 0, 0, 0, -1))
@@ -227,7 +227,7 @@ class Peer:
         """Count that a draw has waited for it, and give it up when draws have waited for long enough.
 
         Args:
-            now: by ``time.monotonic()``.
+            now: the time by ``time.monotonic()``.
             seconds: how long. What several draws wait at the same time counts once.
         """
         self._waited_seconds += max(0.0, min(seconds, now - self._counted_at))

@@ -23,8 +23,8 @@ class SequenceMarks:
 
     Args:
         peers: the servers of the pool.
-        stride: of the pool.
-        name: of the sequence.
+        stride: the pool's stride.
+        name: the sequence's name.
     """
 
     def __init__(self, peers: Sequence[Peer], stride: int, name: str) -> None:
@@ -115,8 +115,8 @@ class SequenceMarks:
         """How far a server had come by the stride that it had, or has, as peers know.
 
         Args:
-            server: that is to begin with another stride.
-            stride: that it had.
+            server: the server that is to begin with another stride.
+            stride: the stride that it had.
         """
         offset = server.offset
         return max(

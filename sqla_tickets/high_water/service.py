@@ -41,8 +41,8 @@ class HighWaterService:
     - Before a ticket is handed out that is far above a peer's mark, for `Timing.lead_wait_seconds`: `bound_lead`.
 
     Args:
-        servers: of the pool.
-        stride: of the pool.
+        servers: the pool's servers.
+        stride: the pool's stride.
         require_peer: whether a table that no peer can tell of is not drawn from.
     """
 
@@ -229,8 +229,8 @@ class HighWaterService:
         processes. A peer that stores none in `Timing.lead_wait_seconds` is left behind until it does.
 
         Args:
-            server: that the ticket was drawn from. The caller holds no connection to it, and no lock.
-            table: of the sequence.
+            server: the server that issued the ticket. The caller holds no connection to it, and no lock.
+            table: the sequence's table.
             last: the ticket.
         """
         lead = TIMING.lead_tickets * self._stride
@@ -291,7 +291,7 @@ class HighWaterService:
         """Begin to write what is new to all servers that are well.
 
         Args:
-            server: that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
+            server: the server that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
         """
         spread = random.uniform(0.5, 1.0)  # guards no secret
         self._due = time.monotonic() + TIMING.interval_seconds * spread

@@ -53,9 +53,9 @@ class Mark(NamedTuple):
 
     Attributes:
         sequence: its name.
-        stride: of the pool that wrote it: with another one, an offset is another residue class.
-        offset: of the server that it is about.
-        token: of the sequence's present generation. What is written late with the token of an earlier one counts
+        stride: the stride of the pool that wrote it. With another stride, an offset is another residue class.
+        offset: the offset of the server that it is about.
+        token: the token of the sequence's present generation. A late write with an earlier token counts
             no more.
         number: the largest ticket that is known to have been issued, or raised to.
     """

@@ -143,7 +143,7 @@ class HighWaterStore:
         """The marks of some sequences, and who has told them; None when it cannot tell now, or its address leads elsewhere since.
 
         Args:
-            names: of the sequences.
+            names: the names of the sequences.
             patient: whether it may wait for other writers.
         """
 
@@ -169,8 +169,8 @@ class HighWaterStore:
         It is waited for as for a draw's answer, and not given up before: no draw waits for this.
 
         Args:
-            name: of the sequence.
-            stride: with which they were written; None for the pool's.
+            name: the sequence's name.
+            stride: the stride with which they were written; None for the pool's.
         """
 
         def read_kept(context: StatementContext) -> list[Mark]:

@@ -22,7 +22,7 @@ class Metrics:
     """What a scrape exports.
 
     Args:
-        pool: that draws.
+        pool: the pool that draws.
         is_one_of_many: whether other workers answer at the same address; then each sample has the label
             ``worker``, with the number of the process.
     """
@@ -46,7 +46,7 @@ class Metrics:
 
         Args:
             sequence: its name; empty where there is none of that name.
-            code: of the response.
+            code: the status code of the response.
             tickets: how many are in it.
         """
         self._requests_of(sequence, code).inc()

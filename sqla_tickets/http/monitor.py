@@ -22,11 +22,11 @@ class Monitor:
 
     Args:
         pool: of its own, which draws nothing: a status counts tables as verified.
-        sequences: that are served; empty for all whose tables have metadata.
+        sequences: the sequences to serve; empty for all whose tables have metadata.
 
     Attributes:
         statuses: the latest ones.
-        names: of the sequences that are served.
+        names: the names of the sequences that are served.
     """
 
     def __init__(self, pool: TicketPool, sequences: Sequence[str]) -> None:

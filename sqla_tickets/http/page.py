@@ -43,8 +43,8 @@ def response(pool: TicketPool, statuses: Sequence[TableStatus]) -> Response:
     """The page.
 
     Args:
-        pool: that draws.
-        statuses: of every sequence on every server.
+        pool: the pool that draws.
+        statuses: the status of every sequence on every server.
     """
     text = _template().render(
         refresh=REFRESH_SECONDS,

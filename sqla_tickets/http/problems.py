@@ -28,8 +28,8 @@ class Problem(HTTPException):
     """A response that says what is wrong and what to do next.
 
     Args:
-        status: of HTTP.
-        kind: of the problem, for programs.
+        status: the HTTP status.
+        kind: the kind of problem, for programs.
         detail: what is wrong with this request.
         next_step: what to do about it.
         headers: more headers.

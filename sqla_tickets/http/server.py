@@ -97,9 +97,9 @@ def run(
 
     Args:
         load_pools: returns new pools; it is pickled where there are several workers.
-        settings: of the application.
+        settings: the application's settings.
         listener: where it listens.
-        log_level: of this package's messages.
+        log_level: the level of this package's log messages.
 
     Raises:
         TicketArgumentError: it cannot listen there, or everybody on the network could draw.

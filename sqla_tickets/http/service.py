@@ -22,9 +22,9 @@ class Service:
     """Tickets of one pool for HTTP requests.
 
     Args:
-        pools: by name; one draws, and its sequences may move to the others.
-        monitor: of the same servers.
-        settings: of the service.
+        pools: the pools by name; one draws, and its sequences may move to the others.
+        monitor: the monitor of the same servers.
+        settings: the service's settings.
     """
 
     def __init__(

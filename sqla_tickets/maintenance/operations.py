@@ -49,7 +49,7 @@ def names(pool: Servers, *, with_moved: bool = False, with_renamed: bool = False
     """The sequences whose tables carry metadata on any server that answers.
 
     Args:
-        pool: of the servers.
+        pool: the servers' pool.
         with_moved: whether those are named, too, that a tombstone closes or redirects to another pool.
         with_renamed: whether the earlier names are named, too, from which a tombstone redirects to any pool.
     """
@@ -87,7 +87,7 @@ def create(
 
     Args:
         pool: the pool of the servers.
-        name: of the sequence.
+        name: the sequence's name.
         layout: None for the server's own.
         start: no ticket of a new table is below it, and a table that is there may not be.
         above: no ticket from now on is this number or below: a table that is there is raised.

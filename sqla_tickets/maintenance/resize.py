@@ -49,7 +49,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     Args:
         old: the pool as it is.
         new: the pool as it will be: the same servers first, the same stride or a multiple.
-        name: of the sequence.
+        name: the sequence's name.
         gap: how far above the old servers the others begin, where the stride changes: more than they
             issue until `finish`.
         held: the largest id on the shards, where no ticket server has issued it.
@@ -240,8 +240,8 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     residue class over begins above it. The pool keeps its stride.
 
     Args:
-        pool: with all its servers.
-        name: of the sequence.
+        pool: the pool with all its servers.
+        name: the sequence's name.
         leaving: how many of its last servers go.
         held: the largest id on the shards, above which the others are raised, too.
 

@@ -54,8 +54,8 @@ class TableStatus:
         pool: the pool's name.
         sequence: its name; empty where no server answers that could name one.
         server: the server's name, without user and password.
-        stride: of the pool.
-        offset: of the server.
+        stride: the pool's stride.
+        offset: the server's offset.
         state: ``"up"``, or why no ticket is drawn from it; ``"down"`` where the server does not answer.
         up: whether the server answered just now, about this table.
         is_read_only: whether it answers and takes no writes, so that nothing is drawn from it.

@@ -64,7 +64,7 @@ def stub_column(stride: int, *before: FoundTable) -> str:
     """The name of the stub column of a table that is opened with a stride.
 
     Args:
-        stride: with which it is opened.
+        stride: the stride with which it is opened.
         before: what was there, and what the sequence has elsewhere.
 
     Returns:

@@ -118,7 +118,7 @@ class IdDefault(ColumnDefault):
         an equal declaration stays as it is. Call it where the application starts, before other threads insert.
 
         Args:
-            columns: of tables, or mapped attributes, such as ``Photo.id``.
+            columns: table columns, or mapped attributes, such as ``Photo.id``.
 
         Raises:
             TicketArgumentError: a column has another default, is computed, or cannot hold the ids; or it is called
@@ -165,8 +165,8 @@ class IdDefault(ColumnDefault):
         """Create what the ids of some columns need on the ticket servers: nothing, unless a class says so.
 
         Args:
-            source: that serves the columns.
-            columns: with defaults of this class.
+            source: the ticket source that serves the columns.
+            columns: columns with defaults of this class.
 
         Raises:
             TicketError: a server failed.
@@ -184,11 +184,11 @@ class IdDefault(ColumnDefault):
         """``n`` new ids that each of the columns can hold, in their order.
 
         Args:
-            source: of the columns, as `_source_for` found it.
-            columns: that take them, all with one allocation key.
+            source: the columns' ticket source, as `_source_for` found it.
+            columns: the columns that take them, all with one allocation key.
             n: how many.
             alike: the other defaults with that key, which may ask for larger blocks.
-            objects: that take them, in a flush; none in a statement.
+            objects: the objects that take them, in a flush; none in a statement.
 
         Raises:
             TicketError: there are none.
@@ -199,8 +199,8 @@ class IdDefault(ColumnDefault):
         """``n`` new ids for the rows of an INSERT ... SELECT, as ranges that the column can hold.
 
         Args:
-            source: of the column, as `_source_for` found it.
-            column: that takes them.
+            source: the column's ticket source, as `_source_for` found it.
+            column: the column that takes them.
             n: how many.
 
         Raises:

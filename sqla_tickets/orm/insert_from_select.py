@@ -200,8 +200,8 @@ class _Copy:
     """One INSERT ... SELECT.
 
     Attributes:
-        connection: that sends it.
-        dialect: of its database.
+        connection: the connection that sends it.
+        dialect: the dialect of its database.
         table: the target.
         given: the columns that the SELECT gives.
         drawn: the columns that get tickets.

@@ -61,8 +61,8 @@ def with_tickets(
     """The SELECT of the rows and their tickets.
 
     Args:
-        rows: of any number of columns.
-        tickets: for each column that takes some.
+        rows: rows of any number of columns.
+        tickets: the tickets of each column that takes some.
         failing: the dialect's expression that ends a statement with an error, if it has one.
         counter: the dialect's count of the rows so far, if it has one.
         limit: the dialect's LIMIT, larger than any number of rows, if it needs one.

@@ -36,7 +36,7 @@ class TicketSequence(IdDefault):
     it is found through the column's MetaData when a ticket is needed.
 
     Args:
-        name: of the sequence, and so of its table on the ticket servers; by default the name of the
+        name: the name of the sequence and of its table on the ticket servers; by default the name of the
             column's table.
         pool: the name of the attached `TicketPool` that serves it; None for ``"default"``.
         block: how many tickets one draw takes when fewer are needed. This process buffers

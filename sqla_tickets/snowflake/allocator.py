@@ -83,7 +83,7 @@ def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocat
 
     Args:
         pool: whose servers lease them.
-        seconds: that a lease lasts; None for what was chosen before, or 60.
+        seconds: how long a lease lasts; None for what was chosen before, or 60.
 
     Raises:
         TicketArgumentError: no number of seconds, or another one than was chosen before.
@@ -109,12 +109,12 @@ class LeaseAllocator:
     """The node numbers that this process leases from the servers of a pool: one for all widths that it fits.
 
     Args:
-        name: of the pool.
-        servers: that lease them.
+        name: the pool's name.
+        servers: the servers that lease them.
         seconds: how long a lease lasts.
 
     Attributes:
-        generators: that make ids with the leases, by what tells them apart.
+        generators: the generators that make ids with the leases, by their keys.
     """
 
     def __init__(self, name: str, servers: Sequence[TicketServer], seconds: float) -> None:

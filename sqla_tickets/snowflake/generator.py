@@ -72,7 +72,7 @@ class _Ready:
     A thread takes one first, and then sees whether it may be used.
 
     Attributes:
-        numbers: each is taken once.
+        numbers: the numbers; each is taken once.
         begins: when they may be used, in seconds since 1970.
         ends: from when on they may not.
         is_owner_process: the mark of the process that they are for.
@@ -107,12 +107,12 @@ class SnowflakeGenerator:
     Args:
         pool: whose servers lease the node numbers, as its `NodeLeases` say.
         sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
-        layout: of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
+        layout: the layout of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
         shard: that stands in the node's bits; the leased number then takes the upper half of the
             sequence's.
 
     Attributes:
-        name: of the sequence.
+        name: the sequence's name.
 
     Raises:
         TicketArgumentError: a shard beyond its bits, or a layout that has the node in the lowest bits.
@@ -189,7 +189,7 @@ class SnowflakeGenerator:
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
-            TicketError: as `next_id`.
+            TicketError: as `next_id` raises it.
         """
         return list(chain.from_iterable(self.reserve(n)))
 
@@ -198,7 +198,7 @@ class SnowflakeGenerator:
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
-            TicketError: as `next_id`.
+            TicketError: as `next_id` raises it.
         """
         if type(n) is not int or n < 1:
             whole_number(f"ids of {self.name!r}: n", n, 1)

@@ -28,7 +28,7 @@ class ShardIdFunction:
     """A function that makes the ids of one logical shard: ``server_default=ShardIdFunction("insta5", 5).default``.
 
     Args:
-        name: of the function; its sequence is called so, too, with ``_seq`` behind.
+        name: the function's name; its sequence has that name followed by ``_seq``.
         shard: the number of the logical shard. It stays the same wherever the shard is moved.
         layout: how an id is cut.
 

@@ -192,7 +192,7 @@ class BitLayout:
         """The node of an id in SQL.
 
         Raises:
-            TicketArgumentError: as `time_of`.
+            TicketArgumentError: as `time_of` raises it.
         """
         return self._shifted(id, self._node_shift).bitwise_and((1 << self.node) - 1)
 
@@ -200,7 +200,7 @@ class BitLayout:
         """The sequence number of an id in SQL.
 
         Raises:
-            TicketArgumentError: as `time_of`.
+            TicketArgumentError: as `time_of` raises it.
         """
         return self._shifted(id, self._sequence_shift).bitwise_and((1 << self.sequence) - 1)
 

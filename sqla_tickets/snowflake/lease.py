@@ -19,11 +19,11 @@ class Lease:
 
     Attributes:
         node: the number.
-        bits: of the layouts that it is for.
-        server: that it is leased on.
-        token: by which the server knows the lease, until it is renewed.
+        bits: the node bits of the layouts that it is for.
+        server: the server that leases it.
+        token: the token by which the server knows the lease until it is renewed.
         next_token: by which it will, or already does while a renewal is under way or its answer was lost.
-        next_horizon: that the same renewal asks for.
+        next_horizon: the horizon that the same renewal asks for.
         since: ids have later times, in microseconds since 1970.
         horizon: and none has a time after this one.
         published_horizon: the horizon that the other servers were told.
@@ -31,7 +31,7 @@ class Lease:
         renew_at: when it is renewed, by the same.
         replace_at: when another number is taken, by the same.
         ended: whether it is known to be over.
-        renewals: that are under way now, one at most.
+        renewals: the renewals that are under way now, at most one.
     """
 
     def __init__(self, node: int, bits: int, server: TicketServer, token: str, since: int) -> None:

@@ -88,7 +88,7 @@ class Claim(NamedTuple):
     """The values that a process writes into the row of a number that it takes.
 
     Attributes:
-        token: of the lease, unlike that of any other.
+        token: the token of the lease, unlike that of any other.
         holder: host and process, for people.
         duration: microseconds.
         horizon: no id will have a later time.
@@ -104,7 +104,7 @@ class Told(NamedTuple):
     """A server's record of a peer's number.
 
     Attributes:
-        horizon: of the number, in microseconds since 1970; 0 when the server was told nothing.
+        horizon: the horizon of the number, in microseconds since 1970; 0 when the server has none.
         now: the server's clock, in microseconds since 1970.
         holder: host and process that told it.
     """
@@ -118,7 +118,7 @@ def latest_horizon(now: int, duration: int) -> int:
     """The latest horizon that can be true: a day and ten leases from now. In microseconds since 1970.
 
     Args:
-        now: by a clock that can be trusted.
+        now: the time by a clock that can be trusted.
         duration: how long a lease is, in microseconds.
     """
     return now + 86_400_000_000 + 10 * duration
@@ -290,7 +290,7 @@ def far_horizons(context: StatementContext, duration: int) -> tuple[int, int]:
     """How many numbers have a horizon here that cannot be true by this server's clock, and the latest one.
 
     Args:
-        context: of the server.
+        context: the server's context.
         duration: how long a lease is, in microseconds.
     """
     latest = latest_horizon(0, duration)

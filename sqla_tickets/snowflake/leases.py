@@ -26,7 +26,7 @@ class NodeLease:
 
     Attributes:
         node: the number.
-        server: that leases it, without user and password.
+        server: the server that leases it, without user and password.
         holder: host and process of its owner, or of its last one.
         is_live: whether it has an owner whose lease has not ended by the server's clock.
         expires: when the lease ends, or has ended, by the server's clock.
@@ -49,7 +49,7 @@ class NodeLeases:
 
     Args:
         pool: whose servers lease them.
-        duration: of a lease in seconds, a year at most. For so long a process goes on when every server is
+        duration: how long a lease lasts, in seconds; at most a year. A process goes on for so long when every server is
             down, at most; and the number of a process that was killed is out of use, at least. None: as it
             was chosen before.
 

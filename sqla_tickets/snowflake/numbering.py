@@ -167,8 +167,8 @@ def divide(servers: Sequence[TicketServer], stride: int) -> None:
     it can be told up to when ids were made with them.
 
     Args:
-        servers: of the pool.
-        stride: of the pool. A table that has a larger one keeps it, and the others take it.
+        servers: the pool's servers.
+        stride: the pool's stride. A table that has a larger one keeps it, and the others take it.
 
     Raises:
         TicketServerError: a table has another server's numbers.

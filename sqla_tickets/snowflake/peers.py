@@ -28,7 +28,7 @@ class PeerHorizons:
 
     Args:
         servers: all of the pool.
-        seconds: that a lease lasts.
+        seconds: how long a lease lasts.
     """
 
     def __init__(self, servers: Sequence[TicketServer], seconds: float) -> None:

@@ -20,7 +20,7 @@ class Reclaimer:
     """Remembers the rows that seem abandoned, and since when.
 
     Args:
-        seconds: that a lease lasts.
+        seconds: how long a lease lasts.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ class SnowflakeSequence(IdDefault):
     servers of a `TicketPool`. It holds plain data only, so that a table with it can be copied and pickled.
 
     Args:
-        name: of the sequence; by default the name of the column's table. Ids of two sequences may be
+        name: the sequence's name; by default the name of the column's table. Ids of two sequences may be
             equal, as they are in other tables.
         pool: the name of the attached `TicketPool` that leases the node numbers; None for ``"default"``.
         layout: how an id is cut. Never change it for a column in use.

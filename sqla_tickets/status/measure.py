@@ -72,8 +72,8 @@ def with_rates(
     """The statuses with the rates since earlier ones, where there are any.
 
     Args:
-        statuses: of now.
-        earlier: of the same tables.
+        statuses: the present statuses.
+        earlier: earlier statuses of the same tables.
         seconds: between the two.
     """
     before = {(s.pool, s.sequence, s.server): s.last_ticket for s in earlier}

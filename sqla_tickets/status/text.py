@@ -42,7 +42,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     """The verdict on all sequences.
 
     Args:
-        statuses: of every sequence on every server.
+        statuses: the status of every sequence on every server.
         servers: how many there are.
     """
     wanted = {(s.pool, s.sequence): s for s in statuses if s.sequence and s.state != "moved"}
@@ -184,7 +184,7 @@ class Problem(NamedTuple):
         what: was found.
         why: it matters.
         fix: the next step.
-        sequence: that it is about; empty where it is about more.
+        sequence: the sequence that it is about; empty where it is about several.
     """
 
     label: str

@@ -46,8 +46,8 @@ class StatementContext(ServerContext):
     """The context of a sequence's table, over one connection.
 
     Attributes:
-        cursor: of the connection, in autocommit.
-        identity: of the server that the connection leads to, where that matters and can be told.
+        cursor: the connection's cursor, in autocommit.
+        identity: the identity of the server behind the connection, where it matters and is known.
     """
 
     cursor: DBAPICursor
@@ -57,11 +57,11 @@ class StatementContext(ServerContext):
         """Execute a statement there; how many rows it has changed, of one that changes rows.
 
         Args:
-            statement: of the dialect, or an element of SQLAlchemy's.
-            values: of its parameters.
+            statement: a statement of the dialect, or an element of SQLAlchemy's.
+            values: the values of its parameters.
 
         Raises:
-            Exception: the driver's.
+            Exception: the driver's error.
         """
         if isinstance(statement, ClauseElement):
             statement = Statement.compiled(statement, self.sqlalchemy)
@@ -79,7 +79,7 @@ class StatementContext(ServerContext):
         """Execute statements without parameters there, one after the other.
 
         Raises:
-            Exception: the driver's.
+            Exception: the driver's error.
         """
         for statement in statements:
             self.send(statement)

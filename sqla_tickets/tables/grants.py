@@ -31,13 +31,13 @@ def grants(
     An administrator runs them on every ticket server; on PostgreSQL while connected to the database.
 
     Args:
-        kind: of the server: ``"mysql"``, ``"mariadb"``, ``"postgresql"``, or one that a package has added.
+        kind: the kind of server: ``"mysql"``, ``"mariadb"``, ``"postgresql"``, or one that a package has added.
         role: what the user is for.
         user: its name.
-        database: of the tickets, on the server.
-        host: from where the user comes, on MySQL and MariaDB.
+        database: the server's database of tickets.
+        host: the host that the user connects from, on MySQL and MariaDB.
         owner: the user that creates the ticket tables, on PostgreSQL: that of the migrations.
-        schema: of the ticket tables, on PostgreSQL.
+        schema: the schema of the ticket tables, on PostgreSQL.
 
     Raises:
         TicketArgumentError: there is no such kind or role, or a name that cannot be quoted.

@@ -34,7 +34,7 @@ class Layout(Protocol):
     `lock_timed_out` and `adapts`.
 
     Attributes:
-        name: of the layout.
+        name: the layout's name.
         stub: the name of the table's stub column.
     """
 
@@ -45,7 +45,7 @@ class Layout(Protocol):
         """Draw up to ``n`` tickets, at least one. A counter without its row returns none.
 
         Args:
-            cursor: of a connection in autocommit. After an error the connection may hold a lock.
+            cursor: a cursor of a connection in autocommit. After an error the connection may hold a lock.
             n: how many are wanted.
             has_waited: whether this draw has waited for the table's lock in vain.
         """

@@ -81,13 +81,13 @@ class Tombstone(NamedTuple):
         pool: the pool that has the sequence, for ``"opening"`` the one that still has it.
         sequence: its name there.
         high_water: no ticket above it was issued from here.
-        layout: of the table that was here; None where there was none.
-        bits: of the table that was here.
+        layout: the layout of the table that was here; None where there was none.
+        bits: the bits of the table that was here.
         nonce: tells it from others that say the same, before a table was here and after.
-        stride: of the table that was here; 0 where that is not known, or there was none.
+        stride: the stride of the table that was here; 0 where it is unknown, or there was none.
         stub: the name of its stub column.
         path: where the sequence of the table that was here had been.
-        offset: of the table that was here; 0 where there was none.
+        offset: the offset of the table that was here; 0 where there was none.
     """
 
     kind: TombstoneKind

@@ -43,7 +43,7 @@ class NewTable:
     """The ticket table of one sequence that is to be created on one server.
 
     Args:
-        name: of the sequence, and so of the table.
+        name: the name of the sequence and of its table.
         layout: ``"replace"`` or ``"counter"``; None for the first that the server can have.
         stride: how many numbers apart two tickets of this server are.
         offset: the residue class of this server, 1 to ``stride``.

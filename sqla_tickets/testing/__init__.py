@@ -43,8 +43,8 @@ def servers_in_memory(
     Args:
         metadatas: whose sequences are created and served.
         servers: how many.
-        stride: as of the pool that stands in production; None for the number of servers.
-        name: of the pool.
+        stride: the stride of the pool in production; None for the number of servers.
+        name: the pool's name.
     """
     with _serving(["sqlite://"] * servers, metadatas, stride, name) as pool:
         yield pool
@@ -62,11 +62,11 @@ def servers_at(
     Runs at the same time do not see each other, and existing databases are not touched.
 
     Args:
-        urls: of the servers, of MySQL, MariaDB or PostgreSQL. Their users may create databases named
+        urls: the URLs of MySQL, MariaDB or PostgreSQL servers. Their users may create databases named
             ``tickets_...``, and drop them. The database of a URL is only connected to, if it has one.
         metadatas: whose sequences are created and served.
-        stride: as of the pool that stands in production; None for the number of servers.
-        name: of the pool.
+        stride: the stride of the pool in production; None for the number of servers.
+        name: the pool's name.
 
     Raises:
         TicketArgumentError: there is no URL, or one of another kind of server.
