@@ -1,6 +1,7 @@
 """High-water marks: what the ticket servers of a pool know of each other.
 
-`service` says when marks are read and written. `peer` is one server with its marks, `store` reads and writes them there, and
-`statements` has the SQL. `sequence_marks` is for the operations that create, raise or drop tables. `credible` judges marks that look
-forged, `duplicates` finds two addresses of one server, `timing` has the times and sizes.
+`service` decides when marks are read and written. `peer` is one server with its marks, `store` reads and writes them
+there, and `statements` has the SQL. `sequence_marks` is for the operations that create, raise or drop tables.
+`credible` judges marks that look forged, `duplicates` finds two addresses of one server, `timing` has the times and
+sizes.
 """

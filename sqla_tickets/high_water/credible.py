@@ -1,4 +1,4 @@
-"""Which high-water marks can be true."""
+"""Judges which high-water marks can be true."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Final
 from ..draw.table_state import PeerServer
 from .statements import GAP_NUMBERS, MARKS
 
-#: So many tickets above all others a mark cannot be true: servers that joined stand so far above, and as much again
-#: was issued since the backup.
+#: A mark this many tickets above all others cannot be true: joined servers begin half as far above, and the other
+#: half is for tickets issued since the backup.
 FAR_TICKETS: Final = 2 * GAP_NUMBERS
 
-#: The numbers that each server shows of a sequence: of its table, and of servers that joined; None where it cannot tell.
+#: The numbers that each server shows of a sequence: its table's, and those of servers that joined; None where
+#: unknown.
 Shown = Mapping[PeerServer, list[int | None]]
 
 
 def is_far(number: int, stride: int, known: int) -> bool:
-    """Whether a mark is so high above what is known otherwise that it needs support to be believed."""
+    """Whether a mark is so far above every other known number that it needs support to be believed."""
     return number > known + FAR_TICKETS * stride
 
 
@@ -33,15 +34,15 @@ def is_credible(
 ) -> bool:
     """Whether a mark can be true.
 
-    A true mark may stand far above its table: that is what a restored server looks like. So only a mark
-    that nothing supports is not believed, and one that cannot be verified is. A table that has used its numbers
-    up proves nothing: any client can raise it to its end.
+    A true mark may be far above its table, since the server may have been restored. So a mark is refused only if it
+    can be verified and nothing supports it. A table that has used up its numbers proves nothing: any client can raise
+    it to its end.
 
     Args:
         number: the mark.
         stride: the pool's stride.
-        own: how far the table that it is about is known to have come, by itself.
-        largest: ticket that its table can hold.
+        own: the largest number that its table is known to have reached, without marks.
+        largest: the largest ticket that its table can hold.
         peer: the server that keeps the mark. While it cannot show its own table, nobody can verify it.
         shown: what the servers show.
         others: the marks of the sequence that other servers keep.
@@ -64,8 +65,7 @@ def refutation(peer: PeerServer, server: PeerServer, name: str, number: int) -> 
         number: the mark.
     """
     return (
-        f"{peer} says that {name!r} has come to {number} on {server}, which cannot be true: no other"
-        f" table or mark is within {FAR_TICKETS} tickets of it. It is ignored. Delete it on {peer}: DELETE"
-        f" FROM {MARKS} WHERE sequence = '{name}'. Then find out who wrote it, and what else that client"
-        " could write"
+        f"{peer} has a mark of {name!r} at {number} for {server}, which cannot be true: no other table or mark is "
+        f"within {FAR_TICKETS} tickets of it. The mark is ignored. Delete it on {peer}: DELETE FROM {MARKS} "
+        f"WHERE sequence = '{name}'. Then find the client that wrote it, and what else that client can write"
     )

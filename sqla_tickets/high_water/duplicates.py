@@ -1,4 +1,4 @@
-"""Servers of one pool that are one server, or members of one cluster: they are set back together, marks and all."""
+"""Finds addresses of a pool that lead to one server or cluster: one failure sets back both, with their marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("sqla_tickets.high_water.service")
 
 
 class DuplicateServers:
-    """Compares the servers of a pool by the identities that their connections tell; addresses need not tell.
+    """Compares the servers of a pool by the identities that their connections show; addresses may differ.
 
     Args:
         servers: the pool's servers.
@@ -22,9 +22,9 @@ class DuplicateServers:
         self._servers, self._is_reported = servers, False
 
     def report(self, server: ServerAccess) -> None:
-        """Log once that a server is another one of the pool.
+        """Log once that a server is a duplicate of another one of the pool.
 
-        Of two members of one cluster, the one with the larger offset is not drawn from any more.
+        Of two members of one cluster, only the one with the smaller offset issues tickets from now on.
         """
         if server.identity is None:
             return
@@ -34,8 +34,8 @@ class DuplicateServers:
             if server.identity.shares_cluster(other.identity):
                 self._log_once(
                     logging.ERROR,
-                    f"{server} and {other} are members of one cluster, and so one ticket server: that with the"
-                    " larger offset is not drawn from",
+                    f"{server} and {other} are members of one cluster, and so one ticket server: the one with the "
+                    "larger offset issues no tickets",
                 )
                 if other.offset > server.offset:
                     other.verify_again()
@@ -59,7 +59,7 @@ class DuplicateServers:
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The pool's other member of this server's cluster, if it has a smaller offset."""
+        """The other server of the pool in this server's cluster, if its offset is smaller."""
         if identity is not None and identity.cluster is not None:
             for other in self._servers:
                 if other.offset < server.offset and identity.shares_cluster(other.identity):

@@ -1,4 +1,4 @@
-"""A peer: one ticket server with the marks that this process has read from it, or has to write there."""
+"""A peer: one ticket server with the marks that this process has read from it, or must write to it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger("sqla_tickets.high_water.service")
 
 
 class KnownMark(NamedTuple):
-    """A mark as a peer has last shown it.
+    """A mark as its peer last showed it.
 
     Attributes:
         token: the token of the sequence's generation.
-        number: the mark; the table's high water in place of one that is doubtful.
-        read_in: the generation of the peer in which it was read; 0 when it is to be read again.
+        number: the mark; in place of a doubtful one, the table's high water.
+        read_in: the peer's generation when it was read; 0 when it must be read again.
         earlier: tickets up to this one are of an earlier generation of the sequence; -1 for none.
     """
 
@@ -37,10 +37,10 @@ class KnownMark(NamedTuple):
 
 
 class BackgroundWrite:
-    """The one write to a peer that may run in the background. It takes one more round for what was requested meanwhile.
+    """The only background write to a peer. It runs one more round if a write was requested while it ran.
 
     Attributes:
-        is_requested: whether a round is to follow.
+        is_requested: whether another round follows.
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class BackgroundWrite:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs; a task whose event loop has ended does not, and has never told."""
+        """Whether the write is running. A task whose event loop has ended is not, although it never said so."""
         return bool(self._running.refs) and time.monotonic() < self._dead_at
 
     def begin(self, work: Callable[[], None], start: Callable[[Callable[[], None]], bool]) -> bool:
         """Request a round, and start ``work`` unless it runs; False when it could not be started."""
         with self._lock:
-            self.is_requested = True  # what is written at the moment may be older
+            self.is_requested = True  # the running round may write older marks
             if self.is_running:
                 return True
             self._running.add(work)
@@ -68,28 +68,28 @@ class BackgroundWrite:
         return is_started
 
     def takes_request(self, *, is_wanted: bool = True) -> bool:
-        """Whether a round is to follow, if it is wanted; else the write has ended, and another one may begin at once."""
+        """Whether another round follows, if it is wanted; else the write ends, and another one may begin at once."""
         with self._lock:
             goes_on, self.is_requested = self.is_requested and is_wanted, False
             self._dead_at = time.monotonic() + TIMING.dead_seconds if goes_on else 0.0
             return goes_on
 
     def end(self) -> None:
-        """Let another one begin."""
+        """End the write, so that another one may begin."""
         self._dead_at = 0.0
 
 
 class Peer:
-    """The marks of one server's store, as this process knows them, and those to write there.
+    """The marks in one server's store, as this process knows them, and the marks to write there.
 
-    The marks are told by offset and sequence. A token tells two generations of a sequence apart: a mark
-    with another token than the stored one is not written.
+    Offset and sequence identify a mark. A token identifies a generation of the sequence: a mark is written only if
+    the stored one has the same token.
 
     Attributes:
         store: the server's store of marks.
         server: the server.
         offset: its residue class.
-        is_left_behind: whether draws go on without it, as they have waited in vain; until it stores a mark.
+        is_left_behind: whether draws no longer wait for it, until it stores a mark.
     """
 
     def __init__(self, store: HighWaterStore, stride: int) -> None:
@@ -104,20 +104,20 @@ class Peer:
         return str(self.server)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: what the parent has begun will not end here."""
+        """In a fork: forget the parent's writes, which do not end here."""
         self._write = BackgroundWrite()
         self.store.reinit_after_fork()
 
     # -- reading
 
     def read(self, tables: list[tuple[Peer, TicketTable]], *, patient: bool = False) -> bool:
-        """Read the marks of some tables, and let them observe these; whether they all are known then.
+        """Read the marks of some tables into the tables; whether all marks are known then.
 
         Args:
             tables: the tables, each with the peer that issues its tickets.
             patient: whether it may wait for other writers.
         """
-        # before it is asked: what an earlier generation of a server has shown is not taken for the present one's
+        # before the read: an earlier generation's answer must not count for the present one
         read_in, generations = self.server.generation, [i.server.generation for i, _ in tables]
         answer = self.store.read(sorted({table.name for _, table in tables}), patient=patient)
         if answer is None:
@@ -126,7 +126,8 @@ class Peer:
         found = {(mark.offset, mark.sequence): mark for mark in marks}
         drawn_without, are_known = False, True
         for (issuer, table), generation in zip(tables, generations, strict=True):
-            if self.server.is_also(issuer.server, identity):  # its own answer, under another name
+            # the table's own server, at another address
+            if self.server.is_also(issuer.server, identity):
                 are_known = False
                 continue
             mark = found.get(_key(table))
@@ -140,23 +141,23 @@ class Peer:
                 drawn_without |= table.record_mark(self.server, told)
             elif table.refuted_marks.get(self.server) != number:
                 table.doubtful_marks[self.server] = told
-        if drawn_without:  # what is buffered may be older than what was told just now
+        if drawn_without:  # buffered tickets may be older than the new marks
             drop_everything()
         return are_known
 
     def _remember(
         self, issuer: Peer, table: TicketTable, token: int | None, number: int, read_in: int
     ) -> bool:
-        """Remember what was read; False if it has a new token, and it is not known yet which tickets that is about.
+        """Remember a mark that was read; False if its token is new and its generation's tickets are not known yet.
 
-        Another token says that the sequence was dropped and created anew. What this process has drawn may be of
-        either generation. Up to where the table stands now, it is true of this one, too. Above that, it is of the
-        earlier one, and is not to be written on this one.
+        Another token says that the sequence was dropped and created anew. Tickets of this process may be of either
+        generation. Those up to the table's present number count for the new one, too. Those above it are of the
+        earlier one, and must not be written as a mark of the new one.
 
         Args:
             issuer: the peer that issues the table's tickets.
             table: the table.
-            token: None where there was no mark: one that was lost is written again as it was.
+            token: the mark's token; None where there was no mark: a lost mark is written again as it was.
             number: the mark.
             read_in: the generation of this peer.
         """
@@ -170,18 +171,18 @@ class Peer:
             return False
         earlier = drawn if drawn > shown else -1
         self._marks[_key(table)] = KnownMark(token, number, read_in, earlier)
-        self._write.is_requested = True  # what was sent with the earlier token was ignored
+        self._write.is_requested = True  # the server ignored marks with the earlier token
         return True
 
     def has_told(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> bool:
-        """Whether it has told a mark of a table that can be true, and was not the table's server itself.
+        """Whether this peer, not being the table's own server, has given a credible mark of the table.
 
         Args:
             server: of the table.
             table: the table.
-            over: the connection that is to be drawn over; the peer was asked after that was found to lead there.
+            over: the connection for the draw. The peer was asked after this connection was recognised.
         """
         told = table.told_marks.get(self.server)
         return (
@@ -195,23 +196,23 @@ class Peer:
         return mark if mark is not None and mark.read_in == self.server.generation else None
 
     def drew_earlier(self, table: TicketTable, number: int) -> bool:
-        """Whether a ticket is of an earlier generation of its sequence, as this process knows."""
+        """Whether a ticket is known to be of an earlier generation of its sequence."""
         mark = self._marks.get(_key(table))
         return mark is not None and number <= mark.earlier
 
     def stored(self, table: TicketTable) -> int:
-        """The mark of a table that this peer has shown in the present generation; 0 where that is unknown."""
+        """The mark of a table that this peer has shown in its present generation; 0 if unknown."""
         mark = self._known(table)
         return 0 if mark is None else mark.number
 
     def read_again(self, table: TicketTable) -> None:
-        """Treat the mark of a table as unknown."""
+        """Have the mark of a table read again."""
         mark = self._marks.get(_key(table))
         if mark is not None:
             self._marks[_key(table)] = mark._replace(read_in=0)
 
     def forget(self, name: str) -> None:
-        """Forget the marks of a sequence, and of which generation it was."""
+        """Forget the marks of a sequence and their generation."""
         for key in list(self._marks):
             if key[1] == name:
                 self._marks.pop(key, None)
@@ -224,25 +225,25 @@ class Peer:
         return is_up and self.store.can_be_asked_by(server) and not self.server.is_also(server)
 
     def count_wait(self, now: float, seconds: float) -> None:
-        """Count that a draw has waited for it, and give it up when draws have waited for long enough.
+        """Count the time that a draw has waited for it; after enough of it, draws no longer wait.
 
         Args:
             now: the time by ``time.monotonic()``.
-            seconds: how long. What several draws wait at the same time counts once.
+            seconds: how long the draw has waited. Simultaneous waits of several draws count once.
         """
         self._waited_seconds += max(0.0, min(seconds, now - self._counted_at))
         self._counted_at = now
         if self._waited_seconds >= TIMING.lead_wait_seconds:
-            self.give_up(f"it has stored none for {TIMING.lead_wait_seconds:g} s")
+            self.give_up(f"it has stored no mark for {TIMING.lead_wait_seconds:g} s")
 
     def give_up(self, reason: str) -> None:
-        """Let draws go on without it until it has stored a mark."""
+        """Let draws go on without this peer until it stores a mark."""
         if not self.is_left_behind:
             self.is_left_behind = True
             log.warning("draws do not wait for marks on %s until it stores one: %s", self, reason)
 
     def resume(self, issuers: list[Peer]) -> None:
-        """Let draws wait for it again: it has stored a mark."""
+        """Let draws wait for this peer again, as it has stored a mark."""
         self._waited_seconds = 0.0
         if self.is_left_behind:
             self.is_left_behind = False
@@ -259,20 +260,20 @@ class Peer:
         return self._write.is_running
 
     def begin_to_write(self, issuers: list[Peer]) -> None:
-        """Begin to write the marks of ``issuers``, or let the running write do that, too."""
+        """Begin to write the marks of ``issuers``, or add them to the running write."""
         drawn = _drawn(issuers)
         if all(self._known(table) and not self._is_new(table) for _, table in drawn):
             return
         work = functools.partial(self._write_news, issuers)
         if not self._write.begin(work, self.store.begin):
-            self.give_up("no thread or task could be started to write it")
+            self.give_up("no thread or task could be started to write a mark")
 
     def write(
         self, news: Iterable[tuple[TicketTable, int]], *, patient: bool = False
     ) -> list[Mark]:
-        """Raise the marks of tables whose tokens are known; those that were sent.
+        """Raise the marks of tables whose tokens are known; returns the marks that were sent.
 
-        Only `read` tells which are stored: one of an earlier generation is ignored.
+        Only `read` shows which are stored, as the server ignores marks of an earlier generation.
 
         Args:
             news: tables and numbers.
@@ -295,9 +296,9 @@ class Peer:
             raise
 
     def _write_round(self, issuers: list[Peer]) -> None:
-        """Write what is new once, and read it again: others may know more.
+        """Write new marks once, and read them again, since other processes may know more.
 
-        They do of a server set back while it ran, of two primaries, and of a new generation.
+        They know more of a server that was set back while it ran, of a second primary, or of a new generation.
         """
         drawn = _drawn(issuers)
         unknown = [(issuer, table) for issuer, table in drawn if not self._known(table)]
@@ -315,7 +316,7 @@ class Peer:
             self.resume(issuers)
 
     def _is_new(self, table: TicketTable) -> bool:
-        """Whether the mark of a table that is known is to be raised."""
+        """Whether the mark of a table is known, and lower than the tickets drawn."""
         mark = self._known(table)
         return mark is not None and table.high_water > max(mark.number, mark.earlier)
 

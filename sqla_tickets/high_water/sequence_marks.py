@@ -17,9 +17,9 @@ log = logging.getLogger("sqla_tickets.high_water.service")
 
 
 class SequenceMarks:
-    """The marks of one sequence, as the servers of a pool keep them.
+    """The marks of one sequence on all servers of a pool.
 
-    A server is waited for as for a draw's answer, and not given up before: no draw waits for this.
+    It waits for each server for as long as a draw does, since no draw waits for these calls.
 
     Args:
         peers: the servers of the pool.
@@ -31,17 +31,17 @@ class SequenceMarks:
         self._peers, self._stride, self._name = peers, stride, name
 
     def prepare(self, *, opens_above: int | None = None) -> int:
-        """Ensure that every server can keep marks of the sequence, and return the largest that can be true.
+        """Ensure that every server can keep marks of the sequence, and return the largest credible mark.
 
-        From here on, what is written late about an earlier generation of that name counts no more.
+        From here on, late writes about an earlier generation of that name are ignored.
 
         Args:
-            opens_above: where a table is to be opened at least; None when none is.
+            opens_above: the number above which a table is to be opened, at least; None when none is opened.
 
         Raises:
-            TicketTableError: a mark above that cannot be true, so that it is unknown where to open the table.
+            TicketTableError: a mark above it is not credible, so that it is unknown where to open the table.
         """
-        token = random.getrandbits(62) + 1  # tells two generations of a name apart
+        token = random.getrandbits(62) + 1  # distinguishes the generations of a name
         rows = [Mark(self._name, self._stride, peer.offset, token, 0) for peer in self._peers]
         known, refuted = self._verified(
             {peer: peer.store.prepare(self._name, rows) for peer in self._peers}
@@ -53,7 +53,7 @@ class SequenceMarks:
         return known
 
     def refuted(self) -> list[tuple[ServerAccess, str]]:
-        """The servers that keep marks which cannot be true, and the message about each mark."""
+        """The servers whose marks cannot be true, with the message about each mark."""
         kept = {
             peer: [Mark(self._name, self._stride, offset, 0, n) for offset, n in marks.items()]
             for peer in self._peers
@@ -64,7 +64,7 @@ class SequenceMarks:
     def _verified(
         self, kept: Mapping[Peer, list[Mark]]
     ) -> tuple[int, list[tuple[ServerAccess, int, str]]]:
-        """The largest mark that can be true; and those that cannot, with the servers that keep them."""
+        """The largest credible mark, and the marks that cannot be true, with the servers that keep them."""
         marks = {peer: [m for m in rows if m.offset > JOINED] for peer, rows in kept.items()}
         numbers = [mark.number for rows in marks.values() for mark in rows]
         if not any(is_far(number, self._stride, 0) for number in numbers):
@@ -94,25 +94,25 @@ class SequenceMarks:
         return known, refuted
 
     def kept_by(self, server: ServerAccess) -> dict[int, int] | None:
-        """The marks that a server keeps, by the offsets of its peers.
+        """The marks that a server keeps, by its peers' offsets.
 
         Returns:
-            None when it cannot tell now; nothing where it keeps none.
+            None when the server does not answer; an empty mapping where it keeps no marks.
         """
         return next(p.store.kept(self._name) for p in self._peers if p.server is server)
 
     def of_other_strides(self) -> int | None:
-        """How far the sequence had come that was numbered by another stride.
+        """The largest mark of the sequence that was written with another stride.
 
         Returns:
-            0 of one that was dropped since, or that no mark was written of; None where no mark is known.
+            0 if the sequence was dropped since, or has no such mark; None if the marks cannot be read.
         """
         statement = largest_of_other_strides(self._stride, self._name)
         found = [peer.store.number(statement) for peer in self._peers]
         return max((number for number in found if number is not None), default=None)
 
     def issued_before(self, server: ServerAccess, stride: int) -> int:
-        """How far a server had come by the stride that it had, or has, as peers know.
+        """The largest mark that peers keep of a server, by its earlier or its present stride.
 
         Args:
             server: the server that is to begin with another stride.
@@ -126,18 +126,18 @@ class SequenceMarks:
         )
 
     def read_joined(self) -> int:
-        """No server that joined with a larger stride has issued this number or one below; 0 if unknown."""
+        """Servers that joined with a larger stride issue only numbers above this one; 0 if unknown."""
         kept = [peer.store.kept(self._name) or {} for peer in self._peers]
         return min((marks[JOINED] for marks in kept if JOINED in marks), default=0)
 
     def write_joined(self, number: int) -> None:
-        """Record that for the command that finishes the growth."""
+        """Record the number above which joined servers begin, for the command that finishes the growth."""
         for peer in self._peers:
             mark = Mark(self._name, self._stride, JOINED, 0, number)
             peer.store.write([mark], patient=True)
 
     def write_raised(self, above: int, servers: Collection[ServerAccess] | None = None) -> None:
-        """Write that every ticket from now on, of some servers or of all, has to be larger than ``above``."""
+        """Write marks: every ticket from now on, of some servers or of all, must be larger than ``above``."""
         for peer in self._peers:
             tables = [
                 (issuer, issuer.server.table(self._name))

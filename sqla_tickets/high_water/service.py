@@ -1,10 +1,10 @@
-"""The high-water service: it reads and writes marks, which tell an old number from a new one.
+"""The high-water service: it reads and writes marks, which show whether a number is old or new.
 
-A server that was restored from a backup, or a replica that lagged and was promoted, issues numbers again.
-A process that has just started has never seen them. So every server has a small table of marks: how far its
-*peers* had come. Marks are written in the background and are only ever raised. A process reads them before
-it first draws from a table, and when the table's server has changed or was started again. It then refuses
-every ticket that is not above them.
+A server that was restored from a backup, or a replica that lagged and was promoted, issues numbers again. A process
+that has just started has never seen them. So every server has a small table of marks: the largest tickets of its
+*peers*. Processes write marks in the background, and only ever raise them. A process reads them before it first draws
+from a table, and when the table's server has changed or restarted. It then refuses every ticket that is not above
+them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ log = logging.getLogger(__name__)
 
 
 class HighWaterService:
-    """Reads and writes the high-water marks that the servers of one pool keep of each other.
+    """Reads and writes the high-water marks that the servers of a pool keep of each other.
 
-    A server that is down does not fail a draw: its marks are read when it is back. A draw waits in two cases:
+    A peer that is down fails no draw: its marks are read when it is back. A draw waits in two cases:
 
-    - Before the first draw from a table, for `Timing.patience_seconds`, until the peers have told their marks: `read_marks`.
-      Only ``require_peer`` refuses a table that no peer has told of. A draw then waits for a peer for as long as for a
-      server: a busy one has not failed.
-    - Before a ticket is handed out that is far above a peer's mark, for `Timing.lead_wait_seconds`: `bound_lead`.
+    - Before the first draw from a table, for `Timing.patience_seconds`, until the peers have given their marks:
+      `read_marks`. Only ``require_peer`` refuses a table without a mark. A draw then waits for a peer for as long as
+      for a server, since a busy peer has not failed.
+    - Before it returns a ticket far above a peer's mark, for `Timing.lead_wait_seconds`: `bound_lead`.
 
     Args:
         servers: the pool's servers.
         stride: the pool's stride.
-        require_peer: whether a table that no peer can tell of is not drawn from.
+        require_peer: whether a table without a peer's mark is refused.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class HighWaterService:
         self._duplicates = DuplicateServers(servers)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: what the parent has begun will not end here."""
+        """In a fork: forget the parent's reads and writes, which do not end here."""
         self._asking = SingleFlight()
         for peer in self._peers:
             peer.reinit_after_fork()
@@ -73,22 +73,21 @@ class HighWaterService:
     def read_marks(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> None:
-        """Read from the peers how far a table's tickets had been issued.
+        """Read the marks of a table from its server's peers.
 
-        One caller asks; others that come in the meantime wait for its answers. If it is cancelled, one of
-        them asks.
+        One caller asks; callers that arrive before the answers wait for them. If it is cancelled, one of them asks.
 
         Args:
             server: of the table.
             table: the table.
-            over: the connection that is to be drawn over; the server where none is.
+            over: the connection for the draw; the server if there is none.
         """
         own = SharedCall()
         with own.under_way:
             while (
                 asking := self._asking.of((server, table.name, over.generation), own)
             ) is not own:
-                # it asks for the marks, and then for what servers show, by which doubtful ones are judged
+                # the peer is asked for its marks, and then for the numbers by which doubtful marks are judged
                 seconds = self._patience_seconds + TIMING.patience_seconds
                 _wait_until(lambda asking=asking: asking.is_over, seconds)  # type: ignore[misc]  # bound now
                 if asking.is_done or not asking.is_over:
@@ -98,7 +97,7 @@ class HighWaterService:
 
     @property
     def _patience_seconds(self) -> float:
-        """How long a draw waits for the first peer that tells."""
+        """How long a draw waits for the first peer's mark."""
         if not self._requires_peer:
             return TIMING.patience_seconds
         return max(peer.store.patience_seconds(is_required=True) for peer in self._peers)
@@ -113,7 +112,7 @@ class HighWaterService:
         table.begin_to_read_marks(returns, over.generation)
 
         def is_awaited() -> bool:
-            """Whether the draw is refused unless one more peer tells."""
+            """Whether the draw is refused unless one more peer gives a mark."""
             return self._requires_peer and not any(
                 peer.has_told(server, table, over) for peer in peers
             )
@@ -131,7 +130,7 @@ class HighWaterService:
             is_awaited=is_awaited,
         )
         for peer in late:
-            log.info("%r is drawn from %s before %s has told its mark", table.name, server, peer)
+            log.info("%r is drawn from %s before %s has given its mark", table.name, server, peer)
         table.end_to_read_marks(returns)
         if table.doubtful_marks:
             shown: dict[PeerServer, list[int | None]] = {}
@@ -143,7 +142,7 @@ class HighWaterService:
             table.evidence = shown  # at once: another draw may judge marks by it at the same time
 
     def judge_marks(self, server: ServerAccess, table: TicketTable) -> None:
-        """Make a table observe its doubtful marks that can be true, and report the others."""
+        """Record a table's doubtful marks that prove credible, and report the others."""
         doubted = dict(table.doubtful_marks)
         for peer, told in doubted.items():
             number = told.number
@@ -166,10 +165,10 @@ class HighWaterService:
     def check_mark(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> None:
-        """Check that a peer has given its mark of a table, or report that none could.
+        """Check that a peer has given its mark of a table, or report that no peer could.
 
         Raises:
-            TicketTableError: none could, and the pool requires that one does.
+            TicketTableError: no peer could, and the pool requires a mark.
         """
         peers = self._peers_of(server)
         is_told = any(peer.has_told(server, table, over) for peer in peers)
@@ -178,26 +177,25 @@ class HighWaterService:
         why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table, over)}" for peer in peers)
         if self._requires_peer:
             error = TicketTableError(
-                f"{table.name!r} is not drawn from {server}: none of its peers can tell how far it had"
-                " come, and the pool has require_peer=True. Bring one of them back, or create the table of"
-                f" marks where there is none, with pool.create_table() ({why})"
+                f"{table.name!r} is not drawn from {server}: no peer can give its mark, and the pool has "
+                f"require_peer=True. Bring a peer back, or let pool.create_table() create missing tables of "
+                f"marks ({why})"
             )
             error.kind = "no_peer"
             raise error
         if not table.has_reported_no_mark:
             table.has_reported_no_mark = True
             log.warning(
-                "%r is drawn from %s although none of its peers can tell how far it had come: if it was"
-                " restored or promoted, it issues ids again. Bring a peer back, or create the table of marks"
-                " where there is none, with pool.create_table(). TicketPool(require_peer=True) draws from no"
-                " such table (%s)",
+                "%r is drawn from %s although no peer can give its mark: if that server was restored or promoted, it "
+                "repeats ids. Bring a peer back, or let pool.create_table() create missing tables of marks; "
+                "TicketPool(require_peer=True) refuses such draws (%s)",
                 table.name,
                 server,
                 why,
             )
 
     def on_return(self, peer: ServerAccess) -> None:
-        """Tell it all marks, and drop what was buffered from a table that it had not told of."""
+        """Send all marks to a peer that answers again; drop buffered tickets that were drawn without its marks."""
         drawn_without = False
         for other in self._peers_of(peer):
             for table in other.server.known_tables():
@@ -207,26 +205,27 @@ class HighWaterService:
             drop_everything()
 
     def on_new_generation(self, server: ServerAccess) -> None:
-        """Say once that two servers of the pool are one."""
+        """Log once that two servers of the pool are one."""
         self._duplicates.report(server)
 
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The pool's other member of this server's cluster, if it has a smaller offset."""
+        """The other server of the pool in this server's cluster, if its offset is smaller."""
         return self._duplicates.first_of_cluster(server, identity)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
         """The other server of the pool to whose database a connection of this one leads."""
         return self._duplicates.same_server(server, identity)
 
-    # -- before tickets are handed out
+    # -- before tickets are returned
 
     def bound_lead(self, server: ServerAccess, table: TicketTable, last: int) -> None:
-        """Wait until the peers have stored a mark that a ticket is not far above.
+        """Wait until the peers' marks are not far below a ticket.
 
-        Whatever is killed then, the marks tell nearly all that was handed out, at any speed and by any number of
-        processes. A peer that stores none in `Timing.lead_wait_seconds` is left behind until it does.
+        So the marks cover nearly every ticket that was returned, whichever process is killed and however fast they
+        draw. Draws stop waiting for a peer that stores no mark within `Timing.lead_wait_seconds`, until it stores
+        one.
 
         Args:
             server: the server that issued the ticket. The caller holds no connection to it, and no lock.
@@ -234,23 +233,24 @@ class HighWaterService:
             last: the ticket.
         """
         lead = TIMING.lead_tickets * self._stride
-        self.begin_to_write(server)  # what is written at the moment may be older
+        self.begin_to_write(server)  # the running round may write older marks
         if last > self._stored(server, table, last) + lead:
             self._wait_for_marks(server, table, last, last - lead)
-        # half of the lead is for what is drawn until the next write has ended
+        # half of the lead is for tickets drawn until the next write has ended
         table.lead_limit = min(self._stored(server, table, last) + lead, last + lead // 2)
 
     def _stored(self, server: ServerAccess, table: TicketTable, last: int) -> int:
-        """The least mark on the peers that a draw waits for; ``last`` where there is none."""
+        """The smallest mark on the peers that a draw waits for; ``last`` where there is no such peer."""
         awaited = [peer for peer in self._peers_of(server) if peer.is_awaited_by(server)]
         return min((peer.stored(table) for peer in awaited), default=last)
 
     def _wait_for_marks(
         self, server: ServerAccess, table: TicketTable, last: int, number: int
     ) -> None:
-        """Wait until the peers have stored ``number``, for ``last`` to be handed out, and do without those that do not.
+        """Wait until the peers have stored ``number``, so that ``last`` can be returned.
 
-        It ends when the table is dropped, too: no mark of it is written any more.
+        Peers that store none are left behind. The wait also ends when the table is dropped, as no mark of it is
+        written any more.
         """
         waited_seconds, polled_at, pause_seconds = 0.0, time.monotonic(), 0.0
         while server.tables.get(table.name) is table and waited_seconds < TIMING.lead_wait_seconds:
@@ -269,7 +269,7 @@ class HighWaterService:
             pause_seconds = min(2 * pause_seconds + 0.0005, 0.01)
             pause(pause_seconds)
             since, polled_at = polled_at, time.monotonic()
-            # while the process stood still, it could not read what a peer has answered
+            # while the process stood still, it could not read a peer's answer
             seconds = min(polled_at - since, TIMING.stall_seconds)
             waited_seconds += seconds
             for peer in behind:
@@ -278,17 +278,17 @@ class HighWaterService:
     # -- in the background
 
     def on_accepted(self, server: ServerAccess, table: TicketTable, now: float) -> None:
-        """After a draw: begin to write what is new, when it is time."""
+        """After a draw: begin to write new marks, when they are due."""
         if now >= self._due:
             self.begin_to_write(server)
         table.write_due = self._due
 
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable) -> bool:
-        """Whether the sequence was dropped and created anew since this process has drawn from a table."""
+        """Whether the sequence was dropped and created anew since this process drew from its table."""
         return any(peer.drew_earlier(table, table.high_water) for peer in self._peers_of(server))
 
     def begin_to_write(self, server: ServerAccess) -> None:
-        """Begin to write what is new to all servers that are well.
+        """Begin to write new marks to all servers that are well.
 
         Args:
             server: the server that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
@@ -300,9 +300,9 @@ class HighWaterService:
                 peer.begin_to_write(self._peers_of(peer.server))
 
     def flush(self) -> None:
-        """Write what is not written yet, for a moment at most, over idle connections.
+        """Write the remaining marks over idle connections, within `Timing.flush_seconds`.
 
-        An event loop is not kept waiting; there, the last seconds stay unwritten.
+        An event loop is not blocked: there, the marks of the last seconds stay unwritten.
         """
         if has_running_loop():
             return
@@ -320,7 +320,7 @@ class HighWaterService:
         return TIMING.margin_tickets * self._stride
 
     def of(self, name: str) -> SequenceMarks:
-        """The marks of one sequence, to create, raise or move its tables by."""
+        """The marks of one sequence, for operations that create, raise or move its tables."""
         return SequenceMarks(self._peers, self._stride, name)
 
     def drop(self, name: str) -> None:
@@ -338,7 +338,7 @@ def _ask(
     more_seconds: float = 0.0,
     is_awaited: Callable[[], bool] = lambda: False,
 ) -> list[Peer]:
-    """Ask peers at the same time, for a moment at most; those that have not answered by then.
+    """Ask peers at the same time, within a time limit; returns those that have not answered.
 
     Args:
         peers: the peers.
@@ -364,7 +364,7 @@ def _ask(
 
 
 def _wait_until(is_over: Callable[[], bool], seconds: float = TIMING.patience_seconds) -> None:
-    """Wait, in the manner of the caller, for what goes on in the background."""
+    """Wait for background work, as the caller's thread or event loop does."""
     end, wait = time.monotonic() + seconds, 0.0005
     while not is_over() and time.monotonic() < end:
         pause(wait)

@@ -42,14 +42,14 @@ __all__ = [
     "upsert",
 ]
 
-#: The offset, which no server has, under which it stands there where servers that joined began.
+#: The offset of the row that says where joined servers began; no server has this offset.
 JOINED: Final = 0
-#: How far above all others the servers that join begin: years, at ten thousand tickets a second.
+#: How far above all others joining servers begin: years' worth, at ten thousand tickets a second.
 GAP_NUMBERS: Final = 10**12
 
 
 class Mark(NamedTuple):
-    """No ticket of one residue class of a sequence may be issued that is ``number`` or below.
+    """A high-water mark: no ticket up to ``number`` may be issued again in its sequence and residue class.
 
     Attributes:
         sequence: its name.
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
         offset: the offset of the server that it is about.
         token: the token of the sequence's present generation. A late write with an earlier token counts
             no more.
-        number: the largest ticket that is known to have been issued, or raised to.
+        number: the largest ticket known to have been issued, or the number that the sequence was raised above.
     """
 
     sequence: str
@@ -100,7 +100,7 @@ _marks = Table(
 
 
 def creation(dialect: TicketDialect) -> list[ExecutableDDLElement]:
-    """The statements that create the table of marks, and say what it is."""
+    """The statements that create the table of marks and set its comment."""
     _marks.dialect_kwargs.update(dialect.table_options())
     if dialect.sqlalchemy.supports_comments and not dialect.sqlalchemy.inline_comments:
         return [CreateTable(_marks), SetTableComment(_marks)]
@@ -110,7 +110,7 @@ def creation(dialect: TicketDialect) -> list[ExecutableDDLElement]:
 def rows_of(
     dialect: TicketDialect, stride: int, sequences: Collection[str]
 ) -> tuple[Statement, dict[str, int | str]]:
-    """Rows of (sequence, offset, token, number) of one stride: the statement, and its parameters."""
+    """Select the rows (sequence, offset, token, number) of one stride; returns the statement and its parameters."""
     names = {f"sequence{n}": sequence for n, sequence in enumerate(sequences)}
 
     def make() -> ClauseElement:
@@ -123,21 +123,21 @@ def rows_of(
 
 
 def largest_of_other_strides(stride: int, sequence: str) -> ClauseElement:
-    """One row: the largest mark from pools of another stride than this; NULL where there is none."""
+    """Select the largest mark written with another stride than this; NULL if there is none."""
     c = _marks.c
     of_others = (c.sequence == sequence, c.offset > JOINED, c.stride != stride)
     return select(func.max(c.mark)).where(*of_others)
 
 
 def smallest_joined(stride: int, sequence: str) -> ClauseElement:
-    """One row: where servers of a larger stride than this one joined; NULL where none has."""
+    """Select the number where servers with a larger stride joined; NULL if none has."""
     c = _marks.c
     of_joined = (c.sequence == sequence, c.offset == JOINED, c.stride > stride)
     return select(func.min(c.mark)).where(*of_joined)
 
 
 def upsert(dialect: TicketDialect, marks: Sequence[Mark]) -> tuple[Statement, dict[str, int | str]]:
-    """Raise marks, or write them where there are none, none is ever lowered: the statement, and its parameters."""
+    """Insert marks, or raise the ones that exist, never lowering one; returns the statement and its parameters."""
     columns = _marks.c.keys()
     values: dict[str, int | str] = {}
     for n, mark in enumerate(marks):
@@ -155,10 +155,10 @@ def upsert(dialect: TicketDialect, marks: Sequence[Mark]) -> tuple[Statement, di
 
 
 def deletion(stride: int, sequence: str) -> list[ClauseElement]:
-    """Forget the marks of a sequence that is dropped by a pool of this stride.
+    """Delete the marks of a sequence that a pool of this stride drops.
 
-    Of other strides one thing is remembered: that there were some, by which the next table is closed to
-    clients that still number by them.
+    Marks of other strides are only set to zero: they show that there were other strides, so that the next table
+    refuses clients that still use them.
     """
     c = _marks.c
     of_others = and_(c.sequence == sequence, c.offset > JOINED, c.stride != stride)

@@ -1,4 +1,4 @@
-"""The store of high-water marks on one ticket server: reads and writes what it knows of its peers."""
+"""The store of high-water marks on one ticket server: reads and writes the marks of its peers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _HAS_NONE = (
 class HighWaterStore:
     """Stores the peers' high-water marks on one ticket server.
 
-    No method raises: a server that fails is done without.
+    No method raises: the pool does without a server that fails.
 
     Attributes:
         server: the server.
         offset: its residue class.
-        takes_no_writes: whether it has said so of the last marks, or that it has no space.
+        takes_no_writes: whether it refused the last marks as read-only, or for lack of space.
     """
 
     def __init__(self, server: ServerAccess) -> None:
@@ -59,35 +59,35 @@ class HighWaterStore:
         return str(self.server)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: no thread waits for what the parent has asked."""
+        """In a fork: forget the parent's requests, for which no thread waits here."""
         self._asking: dict[SharedCall, float] = {}
 
     # -- whether and how it is asked
 
     @property
     def takes_marks(self) -> bool:
-        """Whether it can be written to, if it answers: it has not failed, and keeps marks."""
+        """Whether it takes marks if it answers: it has not failed, and has a table of marks."""
         keeps_marks = time.monotonic() >= self._keeps_none_until
         return self.server.breaker.is_closed and keeps_marks and not in_memory(self.server.engine)
 
     @property
     def is_well(self) -> bool:
-        """Whether it can be written to: it has not failed, was not unresponsive here, and keeps marks."""
+        """Whether it takes marks now: it has not failed, is not unresponsive, and has a table of marks."""
         return self.server.breaker.is_closed and self.may_be_asked()
 
     def patience_seconds(self, *, is_required: bool) -> float:
-        """How long a draw waits for it; if it is required, as long as for a server that is drawn from."""
+        """How long a draw waits for it; if it is required, as long as for the server that it draws from."""
         least = TIMING.patience_seconds
         return max(least, self.server.timeouts.draw_seconds) if is_required else least
 
     def may_be_asked(self, *, is_required: bool = False) -> bool:
-        """Whether it is to be asked: one that takes no writes can still tell.
+        """Whether it may be asked for marks; a read-only server can still answer.
 
-        That it seems unresponsive is not enough: a lost number would not be noticed.
+        A server that only seems unresponsive is asked, too: else a lost number would go unnoticed.
 
         Args:
-            is_required: whether nothing is drawn without it. Then it is asked also when it kept no marks a moment
-                ago, or is slow.
+            is_required: whether nothing is drawn without it. Then it is asked even if it had no marks a moment ago,
+                or is slow.
         """
         now, reason = time.monotonic(), self.server.breaker.reason
         patience = self.patience_seconds(is_required=is_required)
@@ -98,38 +98,38 @@ class HighWaterStore:
                 not asks.is_over and now - since >= patience
                 for asks, since in list(self._asking.items())
             )
-            # what lives in this process ends with it
+            # a database in memory ends with this process
             and not in_memory(self.server.engine)
         )
 
     def why_no_mark(
         self, drawn: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> str:
-        """Why it could not tell how far a peer had come."""
+        """Why it has given no mark of a peer's table."""
         if self.server.is_also(drawn, over=over):
             return "it is the same server"
         if self.server in table.refuted_marks:
             return f"its mark {table.refuted_marks[self.server]} cannot be true"
         if in_memory(self.server.engine):
-            return "it lives in the memory of this process"
+            return "it is in this process's memory"
         if not self.can_be_asked_by(drawn):
-            return "its driver is asynchronous, and the caller is not"
+            return "its driver is asynchronous, but the caller is synchronous"
         if self.server.breaker.reason is not None:
             return str(self.server.breaker.reason)
         if self._read_error in _HAS_NONE:
-            return f"it keeps no table {MARKS} that this user can use: {self._read_error.value}"
+            return f"this user cannot read its table {MARKS}: {self._read_error.value}"
         return "no answer in time" if self._read_error is None else self._read_error.value
 
     def can_be_asked_by(self, drawn: ServerAccess) -> bool:
-        """Whether a draw from ``drawn`` can wait for it: a synchronous one cannot wait for an asynchronous driver."""
+        """Whether a draw from ``drawn`` can wait for it; a synchronous draw cannot wait for an async driver."""
         return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
 
     def begin(self, work: Callable[[], None]) -> bool:
-        """Do ``work`` in the background; False when it could not be begun."""
+        """Do ``work`` in the background; False if it could not be started."""
         dialect = self.server.engine.dialect
         if self.server.context.dialect.is_embedded:
-            # a file is never unresponsive; SQLite does not survive a fork during a call of another thread, and
-            # aiosqlite not always that its loop ends during a task
+            # a file is never unresponsive; SQLite may crash after a fork during another thread's call, and aiosqlite
+            # when its loop ends during a task
             work()
             return True
         name = f"sqla_tickets marks on {self.server}"
@@ -140,7 +140,7 @@ class HighWaterStore:
     def read(
         self, names: Collection[str], *, patient: bool = False
     ) -> tuple[Identity | None, list[Mark]] | None:
-        """The marks of some sequences, and who has told them; None when it cannot tell now, or its address leads elsewhere since.
+        """The marks of some sequences, and the server's identity; None if it fails, or its address leads elsewhere.
 
         Args:
             names: the names of the sequences.
@@ -154,7 +154,7 @@ class HighWaterStore:
         return answer if answer is not None and self.server.leads_to(answer[0]) else None
 
     def shown(self, name: str) -> list[int | None]:
-        """The number that the server shows of a sequence, by which marks are judged; None if unknown."""
+        """The server's own number of a sequence, by which marks are judged; None if unknown."""
 
         def read_shown(context: StatementContext) -> list[int | None]:
             marks = _read([name], context)
@@ -164,9 +164,9 @@ class HighWaterStore:
         return self._do(read_shown)[0] or [None]
 
     def kept(self, name: str, stride: int | None = None) -> dict[int, int] | None:
-        """The marks of a sequence by offset, as they stand there; None when it cannot tell now.
+        """The stored marks of a sequence by offset; None if the server does not answer.
 
-        It is waited for as for a draw's answer, and not given up before: no draw waits for this.
+        It waits for as long as a draw does, since no draw waits for this call.
 
         Args:
             name: the sequence's name.
@@ -182,7 +182,7 @@ class HighWaterStore:
         return {mark.offset: mark.number for mark in marks or []}
 
     def number(self, statement: ClauseElement) -> int | None:
-        """The one number that a statement about marks reads; None where there is none, or it failed."""
+        """The single number that a statement about marks reads; None if there is none, or the statement fails."""
 
         def read_number(context: StatementContext) -> int | None:
             rows = context.rows(statement)
@@ -191,22 +191,22 @@ class HighWaterStore:
         return self._try(read_number, patient=True)[0]
 
     def last_ticket(self, name: str) -> int | None:
-        """The largest ticket that its own table of a sequence shows; None if unknown."""
+        """The largest ticket in the server's own table of a sequence; None if unknown."""
         return self._try(functools.partial(_number, name))[0]
 
     # -- writing
 
     def write(self, marks: Collection[Mark], *, patient: bool = False) -> list[Mark]:
-        """Raise marks, or write them where there are none; those that were sent.
+        """Raise marks, or write missing ones; returns the marks that were sent.
 
-        The server ignores one whose token is not the stored one's.
+        The server ignores a mark whose token differs from the stored one.
 
         Args:
             marks: the marks.
             patient: whether it may wait for other writers.
         """
         written: list[Mark] = []
-        ordered = sorted(marks)  # so that two processes do not lock each other out
+        ordered = sorted(marks)  # so that two processes do not deadlock
         for start in range(0, len(ordered), TIMING.marks_at_once):
             part = ordered[start : start + TIMING.marks_at_once]
             _, error = self._do(functools.partial(_write, part), patient=patient)
@@ -216,7 +216,7 @@ class HighWaterStore:
         return written
 
     def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark]:
-        """Make the table of marks, where it is missing, and rows for a sequence that has none.
+        """Create the table of marks where it is missing, and a sequence's rows where it has none.
 
         Returns:
             The marks that the server keeps of the sequence.
@@ -241,7 +241,7 @@ class HighWaterStore:
         return found or []
 
     def delete(self, name: str) -> None:
-        """Delete the marks of a sequence, of all processes."""
+        """Delete the marks of a sequence, for all processes."""
 
         def delete(context: StatementContext) -> None:
             for statement in deletion(context.stride, name):
@@ -252,14 +252,14 @@ class HighWaterStore:
     # -- asking the server
 
     def _do(self, work: Work[T], *, patient: bool = False) -> tuple[T | None, ErrorKind | None]:
-        """The answer of ``work``, or why there is none; a server that cannot keep marks is skipped for a while."""
+        """The answer of ``work``, or why there is none; a server without a table of marks is skipped for a while."""
         answer, kind = self._try(work, patient=patient)
         if kind in _HAS_NONE:
             if not self._keeps_none_until:
                 log.info(
-                    "%s keeps no marks of its peers (%s: %s): a process that starts cannot tell there that"
-                    " one of them was set back. pool.create_table() makes the table, once the ticket user"
-                    " may CREATE it; it needs SELECT, INSERT, UPDATE and DELETE on it.",
+                    "%s keeps no marks of its peers (%s: %s): a process that starts cannot see from it that a peer "
+                    "was set back. Grant the ticket user CREATE for pool.create_table(), and SELECT, INSERT, "
+                    "UPDATE and DELETE on the new table.",
                     self.server,
                     MARKS,
                     kind.value,
@@ -268,12 +268,13 @@ class HighWaterStore:
         return answer, kind
 
     def _try(self, work: Work[T], *, patient: bool = False) -> tuple[T | None, ErrorKind | None]:
-        call = SharedCall()  # until the answer is there, or nobody waits for it any more
+        call = SharedCall()  # until the answer has come, or no caller waits for it
         briefly = not patient and self.server.context.dialect.is_embedded
         answers: list[T] = []
 
         def ask(context: StatementContext) -> None:
-            self._asking[call] = time.monotonic()  # to connect is a question of its own
+            # opening a connection has a time limit of its own
+            self._asking[call] = time.monotonic()
             answers[:] = [_briefly(work, context) if briefly else work(context)]
 
         with call.under_way:
@@ -295,7 +296,7 @@ class HighWaterStore:
 
 
 def _briefly(work: Work[T], context: StatementContext) -> T:
-    """Do ``work`` within a draw, on a SQLite file, unless others hold it for too long."""
+    """Do ``work`` within a draw, on a SQLite file; gives up if the file stays locked."""
     context.cursor.execute("PRAGMA busy_timeout", ())
     ((usual,),) = context.cursor.fetchall()
     _wait_for_others(context.cursor, TIMING.sqlite_lock_milliseconds)
@@ -310,7 +311,7 @@ def _wait_for_others(cursor: DBAPICursor, milliseconds: int) -> None:
 
 
 def _number(name: str, context: StatementContext) -> int | None:
-    """How far the sequence has come on this server; None if unknown."""
+    """The sequence's number on this server; None if unknown."""
     try:
         found = inspection.describe(context, name)
     except TicketError:
