@@ -1,6 +1,6 @@
 """Access to one ticket server: its connections, its identity and its health.
 
-It knows no draw, and of the other servers only what `Peers` says.
+It knows no draw, and of the other servers only what `Peers` shows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 #: MySQL manual 19.1.6.2: the largest auto_increment_increment.
 LARGEST_STRIDE: Final = 65535
 
-#: Is told which server broke a promise for which sequence, and how.
+#: Called with the server that broke a promise, the sequence, and the error.
 OnQuarantine: TypeAlias = "Callable[[ServerAccess, str, TicketError], None]"
 
 
@@ -47,49 +47,49 @@ class Peers(Protocol):
 
     @property
     def margin(self) -> int:
-        """How many numbers above the last mark of a table may have been issued."""
+        """How many numbers may have been issued above the last mark of a table."""
         ...
 
     def bound_lead(self, server: ServerAccess, table: TicketTable, last: int, /) -> None:
-        """Wait until the peers that answer know of nearly all tickets up to one that is to be handed out."""
+        """Wait until the peers that answer know of nearly all tickets up to the one to be returned."""
         ...
 
     def on_accepted(self, server: ServerAccess, table: TicketTable, now: float, /) -> None:
-        """Tickets were accepted at or after the table's ``write_due``."""
+        """Called when tickets were accepted at or after the table's ``write_due``."""
         ...
 
     def on_new_generation(self, server: ServerAccess, /) -> None:
-        """The server leads to another one than before, or was started again."""
+        """Called when the address leads to another server, or the server was restarted."""
         ...
 
     def on_return(self, server: ServerAccess, /) -> None:
-        """The server answers again after it had failed."""
+        """Called when the server answers again after a failure."""
         ...
 
     def read_marks(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess, /
     ) -> None:
-        """Ask the peers how far the tickets of a table had been issued that is to be drawn from ``over`` this."""
+        """Ask the peers for the marks of a table before a draw ``over`` this connection."""
         ...
 
     def judge_marks(self, server: ServerAccess, table: TicketTable, /) -> None:
-        """Believe the answers that can be true."""
+        """Record the doubtful marks that prove credible."""
         ...
 
     def check_mark(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess, /
     ) -> None:
-        """Check that a peer has given its mark of a table, or report that none could.
+        """Check that a peer has given its mark of a table, or report that no peer could.
 
         Raises:
-            TicketTableError: none could, and the pool requires that one does.
+            TicketTableError: no peer could, and the pool requires a mark.
         """
         ...
 
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None, /
     ) -> ServerAccess | None:
-        """The server with a smaller offset that is a member of the same cluster."""
+        """The server of the same cluster that has a smaller offset, if any."""
         ...
 
     def same_server(
@@ -113,7 +113,7 @@ class ServerSpec:
             from 1, in the pool's list.
 
     Raises:
-        TicketArgumentError: an offset that is none.
+        TicketArgumentError: the offset is invalid.
     """
 
     bind: str | URL | Engine | AsyncEngine = field(repr=False)  # it may hold a password
@@ -125,20 +125,20 @@ class ServerSpec:
 
 
 class ServerAccess:
-    """Access to one ticket server, and what this process knows of the server; it is built as a `TicketServer`.
+    """Access to one ticket server, and what this process knows of it. The base of `TicketServer`.
 
-    It connects to nothing at first.
+    It opens no connection until it is used.
 
     Attributes:
         offset: which residue class it owns.
         alive_at: when it last answered anything, by ``time.monotonic()``.
-        probes: which ping it in the background.
-        identity: which database server the last new connection has led to; None before the first one, and where the
-            server does not tell.
-        generation: goes up when the address leads to another server or a restarted one, or all is to be verified
+        probes: the probes that ping it in the background.
+        identity: the database server that the last new connection led to; None before the first one, and if the
+            server shows none.
+        generation: increases when the address leads to another or a restarted server, or everything must be verified
             again. Members of one cluster are one server.
-        returns: how often it has answered again after it had failed, was started again, or led elsewhere.
-        tables: what is known of each sequence's table, by the sequence's name.
+        returns: how often it answered again after a failure, a restart, or a change of address.
+        tables: the state of each sequence's table, by the sequence's name.
     """
 
     def __init__(self, spec: ServerSpec, position: int, stride: int, timeouts: Timeouts) -> None:
@@ -188,21 +188,21 @@ class ServerAccess:
         table = self.table(name)
         if self.breaker.reason is not None or table.quarantine is not None:
             return False
-        return table.breaker.state != "open"  # an error of a table comes at once: just try
+        return table.breaker.state != "open"  # an error of a table costs no wait: just try
 
     def not_to_be_asked(self, name: str) -> TicketError | None:
-        """Why this server gets no forced trial: a quarantined table, or no answer."""
+        """Why this server gets no forced trial: its table is quarantined, or it does not answer."""
         quarantine = self.table(name).quarantine
         if quarantine is not None:
             return quarantine
         return self.breaker.reason if self.breaker.timed_out else None
 
     def is_raised_fence(self, mark: int) -> bool:
-        """Whether a mark is no ticket of this server, but what `TableAccess.raise_fence` made of one."""
+        """Whether a mark is not a ticket of this server, but a fence that `TableAccess.raise_fence` raised."""
         return (mark - self.context.offset) % self.context.stride != 0
 
     def is_database_of(self, engine: Engine) -> bool:
-        """Whether this SQLite server is the very database that ``engine`` works on."""
+        """Whether this SQLite server is the same database as ``engine``'s."""
         return self.context.dialect.is_embedded and address_of(self.engine) == address_of(engine)
 
     def is_also(
@@ -211,12 +211,12 @@ class ServerAccess:
         answered: Identity | None = None,
         over: Connection | ServerAccess | None = None,
     ) -> bool:
-        """Whether both addresses lead to one database now, as far as servers tell; then they are set back together.
+        """Whether both addresses are known to lead to one database now, so that both are set back together.
 
         Args:
             other: server of the pool.
-            answered: the one that has answered at this address; None for the one that it leads to now.
-            over: the connection to the other address that counts; None for the one that it leads to now.
+            answered: the server that answered at this address; None for the present one.
+            over: the connection to the other address; None for the server that the address leads to now.
         """
         identity = answered or self.identity
         return (
@@ -226,7 +226,7 @@ class ServerAccess:
         )
 
     def leads_to(self, answered: Identity | None) -> bool:
-        """Whether the address still leads to the server, or the cluster, that has answered, as far as servers tell."""
+        """Whether the address still leads to the server or cluster that answered, as far as is known."""
         return (
             answered is None
             or answered.is_same_run(self.identity)
@@ -236,13 +236,13 @@ class ServerAccess:
     # -- connections
 
     def connect(self, *, afresh: bool = False) -> Connection:
-        """A connection of its own, which the hedging monitor does not poll.
+        """A connection for one caller, which the hedging monitor does not poll.
 
         Args:
-            afresh: whether to open it, even where one is idle.
+            afresh: whether to open a new one even if one is idle.
 
         Raises:
-            TicketError: there is none, and the breaker has been told.
+            TicketError: no connection could be opened; the breaker has recorded it.
         """
         try:
             connection = self.connections.open() if afresh else self.connections.acquire()
@@ -253,7 +253,7 @@ class ServerAccess:
         return connection
 
     def use(self, work: Callable[[StatementContext], None]) -> None:
-        """Send statements that draw nothing; their failures open no breaker.
+        """Send statements that draw no ticket; their failures open no breaker.
 
         Args:
             work: gets a connection in autocommit. It may be done again after a lost one.
@@ -272,11 +272,11 @@ class ServerAccess:
             self._off_the_loop(lambda: self._run(on))
 
     def _run(self, work: Callable[[Connection], T], attempts: int = 1) -> T:
-        """Do something with a connection of its own, and after a lost one that was idle with a new one.
+        """Do ``work`` with a connection; if that was idle and is lost, with a new one.
 
         Args:
-            work: what is done.
-            attempts: how often it is done while deadlocks and lock waits are all that happens.
+            work: the work.
+            attempts: how often it is tried when it fails with deadlocks and lock waits only.
 
         Raises:
             TicketError: there is no connection; that counts for the breaker.
@@ -321,7 +321,7 @@ class ServerAccess:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for the server's answer now, other than a draw."""
+        """Whether a caller other than a draw waits for the server's answer now."""
         return self._asked > 0
 
     def _off_the_loop(self, work: Callable[[], T]) -> T:
@@ -344,7 +344,7 @@ class ServerAccess:
             )
 
     def new_connections(self) -> Connections:
-        """Connections that share nothing with the others, where the pool was given a URL."""
+        """New connections that share nothing with the others, if the pool was given a URL."""
         own = isinstance(self._bind, (str, URL))
         engine = engine_for(self._bind, self.timeouts) if own else self.engine
         return Connections(engine, str(self), self.timeouts)
@@ -354,11 +354,11 @@ class ServerAccess:
         self.connections.close_all()
 
     def reinit_after_fork(self) -> None:
-        """In a fork: leave the parent's connections and locks alone."""
+        """In a fork: do not touch the parent's connections and locks."""
         self.connections.abandon()
         unfinished = getattr(self.engine.dialect, "server_version_info", None) is None
         if unfinished and isinstance(self._bind, (str, URL)):
-            # another thread may have been about to learn the server's version; it is not here
+            # another thread may have been reading the server's version; it does not exist in the fork
             self.engine = engine_for(self._bind, self.timeouts)
             self.connections = Connections(self.engine, str(self), self.timeouts)
             self.context = replace(self.context, sqlalchemy=self.engine.dialect)
@@ -366,13 +366,13 @@ class ServerAccess:
             table.reinit_after_fork()
         self.probes, self._recognition = Probes(), threading.Lock()
 
-    # -- which server it is
+    # -- identity
 
     def recognise(self, connection: Connection) -> None:
-        """Begin a new generation when a connection leads to another server, or it was started again.
+        """Begin a new generation when a connection leads to another server, or to a restarted one.
 
         Raises:
-            TicketServerError: it leads to a cluster that is another server of the pool.
+            TicketServerError: it leads to the cluster of another server of the pool.
         """
         identity, is_new = connection.identity, not connection.generation
         with self._recognition:  # no two runs have one generation
@@ -390,13 +390,13 @@ class ServerAccess:
             peers = self._peers()
             if peers is not None:
                 peers.on_new_generation(self)
-            if runs is not None:  # it may be one that has told nothing yet
+            if runs is not None:  # it may be one without an identity so far
                 self._has_come_back()
         self.refuse_duplicate(identity)
         connection.generation = generation
 
     def recognised(self, connection: Connection) -> Connection:
-        """This connection; it is discarded if `recognise` refuses it."""
+        """Return this connection, or discard it if `recognise` refuses it."""
         try:
             self.recognise(connection)
         except TicketError:
@@ -411,28 +411,27 @@ class ServerAccess:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether it was refused as a member of another server's cluster."""
+        """Whether this server was refused as a member of another server's cluster."""
         reason = self.breaker.reason
         return reason is not None and reason.kind == "duplicate"
 
     def refuse_duplicate(self, identity: Identity | None) -> None:
-        """Check that a connection leads to no cluster that is another server of the pool already."""
+        """Check that a connection does not lead to the cluster of another server of the pool."""
         peers = self._peers()
         first = None if peers is None else peers.first_of_cluster(self, identity)
         if first is None:
             return
         assert identity is not None
         error = TicketServerError(
-            f"{self} and {first} are members of one cluster ({identity.cluster}), which is one ticket server:"
-            f" expected independent servers. {self} is not drawn from: a cluster that is begun anew from a"
-            " member that was behind sets back both, and the marks on them. Give the pool one address for the"
-            " whole cluster, and an independent server in place of the other"
+            f"{self} and {first} are members of one cluster ({identity.cluster}): expected independent servers. "
+            f"{self} issues no tickets, because one failure of the cluster can set back both servers and their "
+            "marks. Give the pool one address for the whole cluster, and an independent server in place of the other"
         )
         error.kind = "duplicate"
         self.breaker.record_failure(error, refused=True)
         raise error
 
-    # -- how it is
+    # -- health
 
     def failed(self, name: str | None, kind: ErrorKind, error: Exception | None) -> TicketError:
         """Translate a driver's error, and record the failure on the right breaker."""
@@ -453,22 +452,22 @@ class ServerAccess:
         return failure
 
     def abandoned(self, name: str, seconds: float) -> DrawAbandoned:
-        """The error of a draw that was not waited for any longer."""
+        """The error of a draw whose caller no longer waits."""
         return DrawAbandoned(
-            f"{self}: no answer to a draw of {name!r} for {seconds:.3f} s: is it overloaded or frozen,"
-            " or does another session hold the ticket table?"
+            f"{self}: no answer to a draw of {name!r} for {seconds:.3f} s: check whether it is overloaded or frozen, "
+            "or another session locks the ticket table"
         )
 
     def quarantine(self, table: TicketTable, error: TicketError) -> None:
-        """Quarantine a table until an operator has repaired it; verify the others again, distrust buffered tickets."""
+        """Quarantine a table until an operator repairs it; verify the other tables again and drop buffered tickets."""
         table.quarantine = error
-        self.verify_again()  # what has set back one table may have set back all of them
+        self.verify_again()  # the cause that set back one table may have set back all of them
         if self._on_quarantine is not None:
             self._on_quarantine(self, table.name, error)
         log.critical("%s", error)
 
     def is_alive_again(self) -> None:
-        """Close its breaker on trial: it has answered a probe."""
+        """Close its breaker on trial, since it has answered a probe."""
         was_away = not self.breaker.is_closed
         self.breaker.admit()
         if was_away:
@@ -483,20 +482,20 @@ class ServerAccess:
             self._has_come_back()
 
     def _has_come_back(self) -> None:
-        """Verify the tables that were verified without this server again, before their next ticket."""
+        """Have tables that were verified without this server verified again before their next ticket."""
         self.returns += 1
         peers = self._peers()
         if peers is not None:
             peers.on_return(self)
 
     def _bound_lead(self, table: TicketTable, last: int) -> None:
-        """Hand out no ticket that the peers know too little of."""
+        """Wait before returning tickets far above the peers' marks."""
         peers = self._peers()
         if peers is not None:
             peers.bound_lead(self, table, last)
 
     def _notify_peers(self, table: TicketTable, now: float) -> None:
-        """Tell the peers of new tickets."""
+        """Notify the peers of new tickets."""
         peers = self._peers()
         if peers is not None:
             peers.on_accepted(self, table, now)

@@ -1,12 +1,12 @@
-"""The buffer of each sequence: tickets that were drawn and are not used yet, and their refill.
+"""The buffer of each sequence: tickets that were drawn but not yet used, and their refill.
 
-Each ticket leaves the buffer once. Its blocks are ranges that a lock guards; it is held for a few instructions, and
-never during a draw. The next tickets lie `Ready` one by one, where ``deque.popleft()`` guards each: Python promises
-that it is thread-safe, on free-threaded builds, too.
+Each ticket leaves the buffer once. A lock guards its blocks, which are ranges; it is held for a few instructions, and
+never during a draw. The next tickets are `Ready` one by one in a deque, whose ``popleft()`` is thread-safe, also on
+free-threaded builds.
 
-A background thread or task fetches the next block as soon as half of a block is left, one fetch at a time for
-each sequence. No thread waits for it: a thread that finds the buffer empty draws for itself, and the buffer keeps
-the block that arrives late. Tasks of one event loop share a refill in flight.
+A background thread or task fetches the next block when half of a block is left, one fetch at a time for each
+sequence. No thread waits for it: a thread that finds the buffer empty draws for itself, and the buffer keeps a late
+block. Tasks of one event loop share a refill in flight.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Draws that many tickets of a sequence, or fewer.
+#: Draws up to a number of tickets of a sequence.
 DrawBlocks: TypeAlias = "Callable[[str, int], list[range]]"
-#: Begins to fetch a block of a sequence in the background; False where that cannot be.
+#: Begins to fetch a block of a sequence in the background; False if that is impossible.
 BeginFetch: TypeAlias = "Callable[[str, Callable[[], None]], bool]"
 
 
 class Block(NamedTuple):
-    """Tickets, and when they become too old, by `elapsed`."""
+    """Tickets, and the time when they become too old, by `elapsed`."""
 
     tickets: range
     expires: float
 
 
 def count(blocks: Iterable[Block]) -> int:
-    """How many tickets there are in some blocks."""
+    """The number of tickets in some blocks."""
     return sum([len(tickets) for tickets, _ in blocks])
 
 
@@ -76,8 +76,8 @@ class _Refill:
     Attributes:
         loop: whose tasks may wait for it.
         spare: how many of its tickets no task waits for yet.
-        over: set when it has come, when its draw has failed, or has taken too long.
-        has_failed: whether its draw has.
+        over: set when the block has come, or when its draw has failed or taken too long.
+        has_failed: whether its draw has failed.
     """
 
     __slots__ = ("_timer", "has_failed", "loop", "over", "spare")
@@ -106,11 +106,11 @@ class _Refill:
 
 
 class SharedRefills:
-    """Refills of one buffer that tasks of an event loop share.
+    """The refills of one buffer that tasks of an event loop share.
 
-    Hundreds of tasks may find the buffer empty before the first of them has its answer. Each would draw a block,
-    of which it needs a ticket or two: so as many of them as a block will do for wait for the one that draws it.
-    Threads draw for themselves, as each of them waits for an answer anyway.
+    Hundreds of tasks may find the buffer empty before the first of them has its answer. Each would draw a block and
+    need only a ticket or two of it. So one task draws a block, and as many tasks as it can serve wait for it. Threads
+    draw for themselves, as each of them waits for an answer anyway.
     """
 
     __slots__ = ("_under_way",)
@@ -120,10 +120,10 @@ class SharedRefills:
 
     @contextmanager
     def refill(self, spare: int) -> Generator[None]:
-        """Draw a block inside of this, and buffer it.
+        """A context in which a task draws a block and buffers it.
 
         Args:
-            spare: how many of its tickets are for others.
+            spare: how many of its tickets are for other tasks.
         """
         loop = current_loop()
         if loop is None:
@@ -141,7 +141,7 @@ class SharedRefills:
             refill.end()
 
     def wait_for(self, n: int) -> bool:
-        """Wait until a block has come that has so many tickets to spare; False where none is on its way, or fails."""
+        """Wait until a block with so many spare tickets has come; False if none is on its way, or its draw fails."""
         loop = current_loop() if self._under_way else None
         for refill in tuple(self._under_way):
             if refill.loop is loop and refill.spare >= n:
@@ -152,15 +152,15 @@ class SharedRefills:
 
 
 class Ready:
-    """The next tickets of a sequence, which threads take one by one and without a lock.
+    """The next tickets of a sequence, which threads take one by one without a lock.
 
-    See `until` before a ticket is popped, and after that whether this process owns it, as it may have been forked.
+    Check `until` before popping a ticket, and afterwards that this process owns it, as it may have been forked.
 
     Attributes:
         expires: when they become too old, by `elapsed`.
-        pop: takes the next one, and raises ``IndexError`` when there is none.
+        pop: takes the next ticket, or raises ``IndexError`` when there is none.
         tickets: all of one block.
-        until: when they are too old, or there is something else to do: `SequenceBuffer.make_ready`.
+        until: the time after which `SequenceBuffer.make_ready` must be called: they are too old, or a fetch is due.
     """
 
     __slots__ = ("_step", "expires", "pop", "tickets", "until")
@@ -170,7 +170,7 @@ class Ready:
         self.pop, self.expires, self.until = self.tickets.popleft, block.expires, block.expires
 
     def take(self, n: int) -> list[Block]:
-        """Up to ``n`` of them. Single ones that other threads take at the same time are not among them."""
+        """Take up to ``n`` tickets; none that another thread pops at the same time is among them."""
         taken: list[range] = []
         with suppress(IndexError):
             for _ in range(n):
@@ -193,11 +193,11 @@ class SequenceBuffer:
         discarded: called with the number of dropped tickets, and the reason.
 
     Attributes:
-        blocks: those behind the ready tickets, the oldest first: taking a block does not check those behind it.
-        is_low: whether it may be time to fetch the next block, as the last `make_ready` saw it.
-        is_open: False once this buffer was dropped: late blocks are discarded.
+        blocks: the blocks after the ready tickets, the oldest first: taking one does not check later ones.
+        is_low: whether the last `make_ready` found that a fetch may be due.
+        is_open: False once this buffer is dropped; it then discards late blocks.
         ready: the next tickets.
-        refills: what is on its way here.
+        refills: the refills on their way to this buffer.
     """
 
     __slots__ = (
@@ -229,7 +229,7 @@ class SequenceBuffer:
     # -- taking
 
     def take(self, n: int) -> list[Block]:
-        """Up to ``n`` tickets, the oldest first."""
+        """Take up to ``n`` tickets, the oldest first."""
         with self._lock:
             dropped = self._drop_the_old()
             taken = self.ready.take(n)
@@ -251,9 +251,9 @@ class SequenceBuffer:
         return oldest
 
     def make_ready(self) -> bool:
-        """Have tickets ready, none of which is too old; False when there are none.
+        """Make tickets ready, none of them too old; False when there are none.
 
-        They last until half of a block is left: then it is time to fetch the next one, and `is_low` is set.
+        They last until half of a block is left. Then a fetch is due, and `is_low` is set.
         """
         with self._lock:
             dropped, spare = self._drop_the_old(), self._spare()
@@ -268,7 +268,7 @@ class SequenceBuffer:
         return is_ready
 
     def _check_again(self, at: float) -> None:
-        """Have `make_ready` called at that time, or when what is ready expires."""
+        """Have `make_ready` called at a time, or when the ready tickets expire."""
         self.ready.until = min(self.ready.expires, at)
 
     def put(self, blocks: Sequence[Block]) -> None:
@@ -296,7 +296,7 @@ class SequenceBuffer:
         return self._count() - self._size // 2
 
     def _drop_the_old(self) -> int:
-        """Drop the tickets that are too old; returns their number."""
+        """Drop the tickets that are too old; returns how many."""
         now, dropped = elapsed(), 0
         if self.ready.expires <= now:
             dropped += len(self.ready.tickets)
@@ -306,7 +306,7 @@ class SequenceBuffer:
         return dropped
 
     def close(self) -> None:
-        """Drop all tickets, and keep no later ones."""
+        """Drop all tickets, and discard later ones."""
         with self._lock:
             dropped, self.is_open = self._count(), False
             self.ready.tickets.clear()
@@ -318,10 +318,9 @@ class SequenceBuffer:
     def next_block_size(self, least: int, most: int, duration: float) -> int:
         """How many tickets to draw for the buffer now.
 
-        Twice as many as the last time when those did not last for ``duration`` seconds. Half as many when they
-        lasted for more than twice that (Leaf's rule). Always within the bounds. A fixed size is multiplied,
-        too, up to `Timing.blocks_at_once` and `Timing.tickets_at_once`, while the tickets last no longer than a few
-        draws take.
+        Leaf's rule, within the bounds: twice as many as last time if those lasted less than ``duration`` seconds, and
+        half as many if they lasted more than twice that. While tickets are used up within the time of a few draws, a
+        fixed size is multiplied too, up to `Timing.blocks_at_once` and `Timing.tickets_at_once`.
         """
         now = elapsed()
         with self._lock:
@@ -329,7 +328,8 @@ class SequenceBuffer:
                 most = max(least, min(TIMING.blocks_at_once * least, TIMING.tickets_at_once))
                 duration = TIMING.times_its_draw * self._took
             lasted = now - self._sized_at
-            if not self._arrived:  # others draw at this moment, too: that tells nothing
+            # others draw at this moment, too: the time since the last draw says nothing
+            if not self._arrived:
                 pass
             elif lasted < duration:
                 self._size *= 2
@@ -341,12 +341,12 @@ class SequenceBuffer:
             return self._size
 
     def has_refilled(self, took: float) -> None:
-        """A draw for the buffer was answered, after so many seconds."""
+        """Record how many seconds a draw for the buffer took."""
         with self._lock:
             self._arrived, self._took = True, took
 
     def begin_fetch(self) -> bool:
-        """Whether to fetch the next block now: little is left, and no fetch is under way."""
+        """Claim the next fetch: True if little is left, and no fetch is under way."""
         now = elapsed()
         with self._lock:
             if now < self._no_fetch_before or self._spare() > 0:
@@ -355,7 +355,7 @@ class SequenceBuffer:
             return True
 
     def end_fetch(self, *, failed: bool) -> None:
-        """The next block may be fetched; after a failure, in a while."""
+        """Allow the next fetch; after a failure, only after a pause."""
         with self._lock:
             self._wait_with_fetch(elapsed() + TIMING.failed_fetch_seconds if failed else 0.0)
 
@@ -365,21 +365,21 @@ class SequenceBuffer:
 
 
 class Buffer:
-    """The buffered tickets of one process: a fork begins with an empty buffer of its own.
+    """The buffered tickets of one process; a fork begins with an empty buffer.
 
-    It knows no server: the caller that takes from it says how to fill it.
+    It knows no server: its caller passes the function that fills it.
 
     Args:
         discarded: called with the sequence, the number of dropped tickets, and the reason.
         duration: seconds that a block should last, where its size is not fixed.
-        max_age: seconds after its draw when what is left of a block is dropped.
+        max_age: seconds after which the rest of a block is dropped.
         is_direct: whether any caller may pop a ticket that is ready.
 
     Attributes:
         sequences: each sequence's buffer, by name.
-        direct: those whose ready tickets any caller may pop, by their names: all, or none.
-        is_owner_process: its byte 0 is 1, and the system wipes it in a fork: 0 there. A ticket is popped before that
-            is read, so that a fork between the two does not hand out the parent's ticket.
+        direct: the buffers, by name, whose ready tickets any caller may pop: all or none.
+        is_owner_process: its byte 0 is 1, and 0 in a fork, where the system wipes it. It is read after a ticket is
+            popped, so that a fork between the two does not use the parent's ticket.
     """
 
     def __init__(
@@ -409,14 +409,14 @@ class Buffer:
     def take(
         self, name: str, n: int, bounds: BlockBounds, draw: DrawBlocks, begin_fetch: BeginFetch
     ) -> list[range] | None:
-        """Exactly ``n`` tickets, or None: the buffer was reset, or this is a fork, and what was drawn is discarded.
+        """Take exactly ``n`` tickets; None if the buffer was reset or this is a fork, and the drawn tickets are discarded.
 
         Args:
             name: the sequence's name.
             n: how many tickets.
             bounds: the smallest and the largest size of a block.
             draw: fills the buffer.
-            begin_fetch: does so in the background.
+            begin_fetch: fills the buffer in the background.
 
         Raises:
             TicketError: as ``draw`` raises it.
@@ -424,7 +424,7 @@ class Buffer:
         buffered = self.sequences.get(name) or self.sequence(name)
         was_buffered = False
         if n >= bounds[1] and not buffered.ready.tickets and not buffered.blocks:
-            drawn = draw(name, n)  # past the buffer: it is empty, and a whole block is wanted
+            drawn = draw(name, n)  # bypass the buffer: it is empty, and a whole block is wanted
             if len(drawn) > 1 or len(drawn[0]) < n:
                 blocks = self._aged(drawn, elapsed())
                 drawn, _ = self._draw_missing(name, buffered, n, bounds, draw, blocks)
@@ -435,7 +435,7 @@ class Buffer:
             self._fetch(name, buffered, bounds, draw, begin_fetch)
         if buffered.is_open and self.is_owner_process[0]:
             return drawn
-        if self.is_owner_process[0]:  # in a fork they are the parent's
+        if self.is_owner_process[0]:  # in a fork these are the parent's
             self._discarded(name, n, "dropped")
         return None
 
@@ -448,7 +448,7 @@ class Buffer:
         draw: DrawBlocks,
         blocks: list[Block],
     ) -> tuple[list[range], bool]:
-        """Add to some blocks what is missing; whether any ticket of theirs was buffered."""
+        """Draw the tickets that some blocks lack; whether any of their tickets was buffered."""
         taken = total = count(blocks)
         try:
             for _ in range(TIMING.refills_waited_for):
@@ -463,14 +463,14 @@ class Buffer:
                 total += count(drawn)
         except BaseException:
             if self.is_owner_process[0]:
-                buffered.put(blocks)  # no caller has seen them
+                buffered.put(blocks)  # no caller has seen these
             raise
         return [block.tickets for block in blocks], bool(taken)
 
     def take_one(
         self, name: str, bounds: BlockBounds, draw: DrawBlocks, begin_fetch: BeginFetch
     ) -> int | None:
-        """A ticket that is buffered, or None: there is none, or it is the parent's."""
+        """Take a buffered ticket; None if there is none, or it is the parent's."""
         buffered = self.sequence(name)
         if not buffered.make_ready():
             return None
@@ -492,7 +492,7 @@ class Buffer:
         bounds: BlockBounds,
         draw: DrawBlocks,
     ) -> list[Block]:
-        """One draw of what is needed, or of a block when that is more, whose rest is buffered."""
+        """Draw the missing tickets or a whole block, whichever is more, and buffer the rest."""
         began = elapsed()
         if needed >= bounds[1]:
             return self._aged(draw(name, needed), began)
@@ -500,7 +500,7 @@ class Buffer:
         with buffered.refills.refill(n - needed):
             try:
                 drawn = draw(name, n)
-            except TicketsExhausted:  # less than a block may still be left
+            except TicketsExhausted:  # part of a block may still be left
                 drawn = draw(name, needed or 1)
             buffered.has_refilled(elapsed() - began)
             blocks, left = divide(self._aged(drawn, began), needed)
@@ -518,7 +518,7 @@ class Buffer:
         draw: DrawBlocks,
         begin_fetch: BeginFetch,
     ) -> None:
-        """Begin to fetch the next block when there is little left."""
+        """Begin to fetch the next block if little is left."""
         if not buffered.begin_fetch():
             return
 
@@ -543,13 +543,13 @@ class Buffer:
         return buffered.count() if buffered else 0
 
     def drop(self, name: str) -> None:
-        """Drop what is buffered of one sequence, and what is on its way there."""
+        """Drop a sequence's buffered tickets, and those on their way to the buffer."""
         buffered = self.sequences.pop(name, None)
         if buffered is not None:
             buffered.close()
 
     def drop_all(self) -> None:
-        """Drop what is buffered of all sequences."""
+        """Drop the buffered tickets of all sequences."""
         for name in list(self.sequences):
             self.drop(name)
 
@@ -558,16 +558,16 @@ _buffers: WeakSet[Buffer] = WeakSet()
 
 
 def drop_everything() -> None:
-    """Drop what every pool of this process has buffered.
+    """Drop the buffered tickets of every pool of this process.
 
-    A server that issues numbers twice has seldom one bad table, and a block cannot tell by which name,
-    through which pool, it was drawn.
+    A server that repeats numbers seldom has only one bad table, and blocks do not record the pool and the name that
+    drew them.
     """
     while True:
         try:
             buffers = list(_buffers)
             break
-        except RuntimeError:  # another thread has just made a pool
+        except RuntimeError:  # another thread has just created a pool
             pass
     for buffer in buffers:
         if buffer.is_owner_process[0]:

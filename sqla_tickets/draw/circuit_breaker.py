@@ -14,14 +14,13 @@ CircuitState = Literal["closed", "half_open", "open"]
 class CircuitBreaker:
     """Closed while all is well; open after a failure, until an attempt succeeds.
 
-    Growing waits with jitter set the time of the next attempt. So not all clients ask a server at once when
-    it comes back.
+    The wait for the next attempt grows, with jitter. So clients do not all ask a server at once when it comes back.
 
     Attributes:
         reason: the error that opened it last; None while it is closed.
-        timed_out: whether the server was unresponsive, so that another attempt may cost a time-out.
-        refused: whether the server refused the connection, so that the error is that of all its tables.
-        failures: how many there were since the last success.
+        timed_out: whether the server was unresponsive; another attempt may then cost a time-out.
+        refused: whether the server refused the connection; the error then applies to all its tables.
+        failures: the number of failures since the last success.
         opened_at: when it opened last, by ``time.monotonic()``; further failures do not count.
     """
 
@@ -35,19 +34,19 @@ class CircuitBreaker:
 
     @property
     def is_closed(self) -> bool:
-        """Whether what it guards is to be asked."""
+        """Whether its server or table may be asked."""
         return self.reason is None
 
     @property
     def state(self) -> CircuitState:
-        """Closed, or open: half-open when the wait for the next attempt is over."""
+        """Closed, open, or half-open, when the wait for the next attempt is over."""
         if self.reason is None:
             return "closed"
         return "half_open" if time.monotonic() >= self._next_attempt else "open"
 
     @property
     def is_due_for_forced_trial(self) -> bool:
-        """Whether it is open and to be tried where nothing else answers: the shortest wait is over."""
+        """Whether it is open and the shortest wait is over, so that it may be tried if nothing else answers."""
         return (
             self.reason is not None
             and time.monotonic() - self._tripped_at > TIMING.first_wait_seconds
@@ -56,7 +55,7 @@ class CircuitBreaker:
     def record_failure(
         self, reason: TicketError, *, timed_out: bool = False, refused: bool = False
     ) -> None:
-        """Open after a failure; each wait is twice the one before, up to ``longest_wait_seconds``."""
+        """Open after a failure; each wait doubles the last one, up to ``longest_wait_seconds``."""
         wait = min(
             TIMING.longest_wait_seconds, TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
         )
@@ -68,13 +67,13 @@ class CircuitBreaker:
         self.timed_out, self.refused, self.reason = timed_out, refused, reason
 
     def postpone(self) -> None:
-        """Put the next attempt off by the shortest wait, since one has just begun."""
+        """Postpone the next attempt by the shortest wait, since one has just begun."""
         if self.reason is not None:
             self._next_attempt = time.monotonic() + TIMING.first_wait_seconds * _jitter()
 
     def admits_trial(self) -> bool:
         """Whether a forced trial is due now, rather than the shared result of the last one."""
-        if not self.refused:  # then to ask costs no connection
+        if not self.refused:  # then an attempt costs no connection
             return True
         now = time.monotonic()
         if now - self._asked_at < TIMING.one_trial_seconds:
@@ -83,7 +82,7 @@ class CircuitBreaker:
         return True
 
     def share_result(self, asked_at: float, failure: TicketError) -> None:
-        """Tell the draws that wait what became of the one that asked."""
+        """Share the result of a forced trial with the draws that wait for it."""
         if self.refused and failure is self.reason:
             self._found = asked_at, failure
 
@@ -93,7 +92,7 @@ class CircuitBreaker:
         return found[1] if found is not None and found[0] >= began else None
 
     def admit(self) -> None:
-        """Close on trial: a server that fails again at once waits for longer than before."""
+        """Close on trial: if the server fails again at once, the next wait is longer than the last one."""
         if self.reason is not None:
             self._close()
 
@@ -101,7 +100,7 @@ class CircuitBreaker:
         """Close after a success."""
         if self.failures:
             self._close()
-            self.failures = 0  # after that: an interrupt between leaves it to the next success
+            self.failures = 0  # last: after an interrupt before it, the next success completes this
 
     def _close(self) -> None:
         self.timed_out = self.refused = False

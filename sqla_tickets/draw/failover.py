@@ -1,4 +1,4 @@
-"""Fail-over: the order in which a draw tries the servers, the least loaded first, equals in rotation."""
+"""Fail-over: the order in which a draw tries the servers: the least loaded first, equals in rotation."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
 
 
 def random_start() -> int:
-    """The start of a sequence's rotation of the servers, random so that processes of one draw reach all of them.
+    """A random start of a sequence's rotation, so that processes that draw once reach all servers.
 
-    It is not of ``random``, which goes on alike in processes that seed it, and in forks made by C.
+    It does not use ``random``, which repeats itself in processes that seed it, and in forks made by C.
     """
     return int.from_bytes(random_bytes(4), "big")
 
 
 class Failover:
-    """Draws from the servers of one pool: from one that is well, and from the next one when it fails.
+    """Draws from the servers of one pool: from a healthy one, and from the next one if it fails.
 
     Args:
         pool: its name.
@@ -66,14 +66,14 @@ class Failover:
         self._rotations: dict[str, Callable[[], int]] = {}
 
     def reinit_after_fork(self) -> None:
-        """In a fork: begin anywhere."""
+        """In a fork: begin the rotation at another random server."""
         self._rotations = {}
 
     def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` tickets, at least one, from the first server that answers.
 
         Raises:
-            TicketTableMoved: the sequence is not here any more, or not yet.
+            TicketTableMoved: the sequence has left these servers, or has not arrived yet.
             TicketError: no server has given a ticket.
         """
         next_start = self._rotations.get(name) or self._rotations.setdefault(
@@ -92,7 +92,7 @@ class Failover:
             and not first.in_flight
             and not first.probes.under_way.refs
         )
-        if is_first_choice:  # no other server can be better
+        if is_first_choice:  # no other server can answer this
             try:
                 return first.draw(name, n)
             except TicketArgumentError:
@@ -120,7 +120,7 @@ class Failover:
         raise self._none_left(name, failures)
 
     def _log_failure(self, error: TicketError, *, was_well: bool) -> None:
-        # else it has been said; and a sequence that has moved is followed
+        # else it was logged before; a sequence that has moved is followed
         is_news = was_well and not isinstance(error, TicketTableMoved)
         level = logging.WARNING if is_news else logging.INFO
         log.log(level, "drawing from the next ticket server: %s", error)
@@ -146,20 +146,18 @@ def servers_to_try(
     began: float,
     failures: dict[TicketServer, TicketError],
 ) -> Iterator[TicketServer]:
-    """The servers that a draw of ``name`` is sent to, one after the other, until one answers.
+    """Yield the servers that a draw of ``name`` tries in turn, until one answers.
 
-    1. Those that are well, by their load.
-    2. Those that have failed before, but fail fast.
-    3. Those that this draw has tried and that are worth a second try: it was sent elsewhere too early, an idle
-       connection was dead (a firewall may have cut all of them), or they have answered others since.
-    4. The unresponsive ones, once a probe is answered.
-    5. Those whose tables serve a queue of others: the draw joins the queue again.
+    1. Those that are well, by their load. 2. Those that failed before, but fail fast. 3. Those that this draw has
+    tried and that deserve a second try: it left too early, an idle connection was dead (a firewall may have cut all
+    of them), or they have answered others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose
+    tables serve a queue of others: the draw joins the queue again.
 
     Args:
         servers: the pool's servers.
         name: the sequence's name.
-        start: which of them comes first among equals.
-        began: when the draw did, by ``time.monotonic()``.
+        start: the index of the first one among equals.
+        began: when the draw began, by ``time.monotonic()``.
         failures: this draw's failures so far; the caller adds one before it takes the next server. What is
             not asked at all is added.
     """
@@ -189,10 +187,10 @@ def servers_to_try(
 
 
 def _last_poll(servers: Sequence[TicketServer], began: float) -> float:
-    """Until when a draw waits for probes, by ``time.monotonic()``.
+    """The time until which a draw waits for probes, by ``time.monotonic()``.
 
-    They are given a moment, as a server that has hung for long delays no draw. While the outage of all servers is
-    younger than a time-out, they are given the rest of that: one that was frozen has much to catch up with.
+    It is only a moment, so that a server that has hung for long delays no draw. If all servers failed less than a
+    time-out ago, it is the rest of that time-out, since a thawed server has much to catch up with.
     """
     timeouts = [server.timeouts.timeout_seconds for server in servers]
     failed = [
@@ -204,11 +202,11 @@ def _last_poll(servers: Sequence[TicketServer], began: float) -> float:
 
 
 def _polls(end: float) -> Iterator[float]:
-    """The times at which a draw polls the running probes, until its own is over; pauses between them."""
+    """Yield the times at which a draw polls the running probes, with pauses, until its time is over."""
     began = now = time.monotonic()
     while now < end:
         yield now
-        # the longer it has waited, the less another moment matters: many draws may wait here
+        # the longer it has waited, the longer it pauses: many draws may wait here
         pause(max(TIMING.probe_pause_seconds, TIMING.probe_pause_part * (now - began)))
         now = time.monotonic()
 
@@ -220,12 +218,13 @@ def _forced_trials(
     left_out: list[TicketServer],
     polls: Iterator[float],
 ) -> Iterator[TicketServer]:
-    """Servers that have failed and answer quickly; the unresponsive ones are left out.
+    """Failed servers that fail quickly; the unresponsive ones are left out.
 
-    Clients that fail at once come back at once. If each draw of theirs opened a connection to a server that is
-    down, they would take it the time to start again: so one asks for all that have come here before.
+    Clients whose draws fail at once try again at once. If each draw opened a connection, a server that is down could
+    hardly start again. So one draw asks for all draws that came here before it.
     """
-    since = time.monotonic()  # what was found while this draw waited for another server may be over
+    # a result from while this draw waited for another server may be outdated
+    since = time.monotonic()
     rest = [server for server in ring if server not in failures]
     while rest:
         may_wait = next(polls, None) is not None
@@ -250,13 +249,13 @@ def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError)
         return False
     if isinstance(failure, (DrawAbandoned, StaleConnection)):
         return True
-    # the failure has opened a breaker: then the server has answered another draw since
+    # the failure opened a breaker, so the server has answered another draw since
     is_well = server.breaker.is_closed and server.table(name).reason is None
     return is_well and isinstance(failure, TicketServerError)
 
 
 def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: float) -> bool:
-    """Whether the table that a draw has waited for in vain serves others, of this process or of any."""
+    """Whether the table that a draw waited for in vain serves other clients, of any process."""
     # in a queue, too, a connection that was idle may have been cut off
     are_served = isinstance(failure, (Crowded, StaleConnection)) or (
         failure.kind == LOCK_TIMEOUT and server.table(name).answered > since
@@ -267,7 +266,7 @@ def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: fl
 def _coming_back(
     unresponsive: list[TicketServer], name: str, polls: Iterator[float]
 ) -> Iterator[TicketServer]:
-    """The unresponsive servers that answer a probe in time, as their answers arrive.
+    """Yield the unresponsive servers that answer a probe in time, as their answers arrive.
 
     The table's breaker is ignored: it may be open because the server was unresponsive.
     """
@@ -287,15 +286,15 @@ def _coming_back(
 def plan(
     servers: Sequence[TicketServer], name: str, tried: Container[TicketServer] = ()
 ) -> list[TicketServer]:
-    """The servers whose circuits let a draw of a sequence through, the one with the least to do first.
+    """The servers whose circuits admit a draw of a sequence, the least loaded first.
 
-    It asks no server, waits for none and changes nothing. The circuit of a server has to be closed: its trials are
-    probes. The circuit of a table may be half-open, as an error of a table comes at once.
+    It asks no server, waits for none and changes nothing. The circuit of a server must be closed, as its trials are
+    probes. The circuit of a table may be half-open, as a table's error costs no wait.
 
     Args:
         servers: the pool's servers; among equals the first comes first.
         name: the sequence's name.
-        tried: which of them are left out.
+        tried: the servers to leave out.
     """
     well: list[TicketServer] = []
     for server in servers:

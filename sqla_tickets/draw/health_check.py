@@ -1,9 +1,9 @@
-"""Health checks: probes that ask a failed server in the background whether it is back.
+"""Health checks: probes that check in the background whether a failed server is back.
 
-Only a probe waits for an unresponsive server; it ends by itself after the server's time-outs. It uses an
-idle connection, where there is one, as opening one costs both sides as much as dozens of draws. When that
-connection gives no answer, the probe opens one. A connection may stay dead although the server is back: so a
-probe that has waited for a while does not block the next one.
+Only a probe waits for an unresponsive server, at most for the server's time-outs. It uses an idle connection if there
+is one, as opening one costs both sides as much as dozens of draws. If that gives no answer, the probe opens a new
+one. A connection may stay dead although the server is back, so a probe that has waited for a while does not block the
+next one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> None:
-    """Begin to ask the server, unless it is being asked; its breaker closes when it answers.
+    """Begin to probe the server, unless a probe is running; its breaker closes when it answers.
 
     Args:
         server: a server that has failed, or is unresponsive.
-        stale: seconds after which the first probe is not waited for any longer.
+        stale: seconds after which the first probe no longer delays the next one.
     """
     afresh = server.probes.are_under_way
     begun = server.probes.begin(stale, server.connections.connecting_since)
@@ -37,10 +37,10 @@ def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> No
         return
     server.breaker.postpone()
     name = f"sqla_tickets probe of {server}"
-    # never a task: an event loop may end with the draw that has begun the probe, and end the probe
+    # never a task: an event loop may end with the draw that began the probe, and end the probe, too
     if not in_background(lambda: _ask(server, begun, afresh), name, in_a_task=False):
         server.probes.ended(begun)
-        server.breaker.timed_out = False  # no probe can find out: a forced trial has to
+        server.breaker.timed_out = False  # no probe can run, so a forced trial must find out
 
 
 def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
@@ -62,11 +62,11 @@ def _say_hello(server: ServerAccess, counts: Callable[[], bool], *, afresh: bool
 
     Args:
         server: the server to ask.
-        counts: whether a failure tells anything, as no later question may be answered.
-        afresh: whether to open a connection for it, even where one is idle.
+        counts: whether a failure counts; it does not if a later probe may still be answered.
+        afresh: whether to open a new connection even if one is idle.
 
     Raises:
-        TicketError: it does not.
+        TicketError: the server does not answer.
     """
     try:
         if server.engine.dialect.is_async:
@@ -84,7 +84,7 @@ def _say_hello(server: ServerAccess, counts: Callable[[], bool], *, afresh: bool
         if kind not in (
             ErrorKind.DISCONNECTED,
             ErrorKind.TIMEOUT,
-        ):  # it refuses, and so is alive
+        ):  # it refuses, so it is alive
             server.alive_at = time.monotonic()
         if not is_last:
             raise TicketServerError(f"a later probe of {server} is running") from error

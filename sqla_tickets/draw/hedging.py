@@ -1,19 +1,19 @@
-"""The hedging monitor: it finds the requests in flight that are overdue, and sends them to another server, too.
+"""The hedging monitor: it finds overdue requests in flight, and sends them to another server, too.
 
-A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls
-the requests in flight, each when it would be overdue. It is overdue when it has waited for
-longer than is usual, and its answer does not even lie in the socket. For an overdue one the monitor sends a
-*hedge*: the same draw to another server. The first answer wins; the loser's ticket is a gap.
+A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls each request
+in flight when it would become overdue. A request is overdue when it has waited longer than usual, and no answer is in
+its socket. The monitor then sends a *hedge*: the same draw to another server. The first answer wins; the loser's
+ticket is a gap.
 
-When a server answers no request at all, only the oldest one goes on waiting for it, until its time-out, and is
-hedged. All others fail over to the next server at once, and a probe pings the unresponsive one.
+When a server answers no request at all, only the oldest one keeps waiting, until its time-out, and is hedged. All
+others fail over to the next server at once, and a probe pings the unresponsive one.
 
-All of that costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So it is
-paid for from one budget of tokens. A suspicion costs one; a hedge that wins in time gives it back, and so do many
-draws. Each token that is missing doubles what a draw is given, up to what the longest of the last draws took;
-without any, a draw waits for its server.
+All of this costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So a budget
+of tokens pays for it. A suspicion costs a token; a hedge that wins in time returns it, and so do many draws. Each
+missing token doubles the patience of a draw, up to the longest of the last draws. Without tokens, a draw waits for
+its server.
 
-After a burst of draws, the same thread closes the idle connections that none has needed for a while.
+After a burst of draws, the same thread closes idle connections that no draw has needed for a while.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class HedgingMonitor:
 
     def __init__(self, servers: Sequence[TicketServer], *, hedge: bool, events: Dispatcher) -> None:
         self._servers, self._hedges, self._events = servers, hedge, events
-        #: Seconds that no draw is given more than, however slow the others were.
+        #: The longest patience of a draw in seconds, however slow the other draws were.
         self._most = min(server.timeouts.timeout_seconds for server in servers) / 2
         self.reinit_after_fork()
 
     def reinit_after_fork(self) -> None:
-        """In a fork: the monitor's thread, and the requests that it polled, are the parent's."""
+        """In a fork: forget the monitor's thread and its requests, which are the parent's."""
         self._starting = threading.Lock()
         self.poller = _Poller(self)
         self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
@@ -76,14 +76,14 @@ class HedgingMonitor:
         self._stopped_at = 0
 
     def __del__(self) -> None:
-        self.poller.awake.set()  # it sees that there is no request
+        self.poller.awake.set()  # the thread sees that there is no request
 
     # -- the thread
 
     def wake_up(self) -> None:
-        """Wake the monitor's thread, as a request is in flight.
+        """Wake the monitor's thread, since a request is in flight.
 
-        It is not started for a background call that was begun before `close`: that ends by the time-outs.
+        It is not started for a background call that began before `close`: time-outs end that call.
         """
         with self._starting:
             before = self.poller
@@ -91,7 +91,7 @@ class HedgingMonitor:
                 if begun() < self._stopped_at:
                     return
                 self.poller = _Poller(self)
-                before.end()  # if an interrupt came while it was started, or ended
+                before.end()  # if an interrupt came while it started or ended
                 try:
                     self.poller.thread.start()
                 except RuntimeError as error:  # at exit, or at a limit
@@ -101,7 +101,7 @@ class HedgingMonitor:
             self.poller.awake.set()
 
     def close(self) -> None:
-        """End the thread, until the next draw."""
+        """Stop the thread until the next draw."""
         with self._starting:
             self._stopped_at = next(timestamps)
             poller = self.poller
@@ -119,7 +119,7 @@ class HedgingMonitor:
             Seconds until the next poll.
         """
         now = time.monotonic()
-        # This process got no processor time: no server is to blame until the next poll. That one blames, late or not.
+        # This process got no processor time, so no server is blamed until the next poll, which may be late, too.
         self._lags = not self._lags and now - self._next_poll > TIMING.lag_seconds
         ended, self.ended = self.ended, 0
         self._earn(TIMING.tokens_per_draw * ended)
@@ -132,7 +132,7 @@ class HedgingMonitor:
                 continue
             for request in (*list(server.in_flight), *list(server.unresponsive)):
                 if request.is_over:
-                    server.remove(request)  # no other code will: an interrupt came between
+                    server.remove(request)  # an interrupt kept other code from doing so
             in_flight = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
             late: list[InFlightRequest] = []
             for request in in_flight:
@@ -154,7 +154,7 @@ class HedgingMonitor:
         return tick
 
     def close_unused(self) -> bool:
-        """Close the connections that no draw has needed for a while; whether more may be closed later."""
+        """Close connections that no draw has needed for a while; whether more may be closed later."""
         self._closed_at = time.monotonic()
         may_close_more = [server.connections.close_unused() for server in self._servers]
         return any(may_close_more)
@@ -172,13 +172,13 @@ class HedgingMonitor:
         return any(server.in_flight for server in self._servers)
 
     def _probe_others(self) -> None:
-        """While a server is unresponsive, one whose circuit is open may be back, or a probe may not have reached it."""
+        """Probe servers whose circuits are open while one is unresponsive: they may be back, or missed a probe."""
         for server in self._servers:
             if server.breaker.is_due_for_forced_trial or server.probes.are_awaited(server.alive_at):
                 probe(server)
 
     def _measure(self, now: float) -> float:
-        """Set what a draw is given: by the durations of the last ones, a few times a second, and by the tokens left."""
+        """Set the patience of draws, a few times a second, by the durations of the last draws and the tokens left."""
         if now - self._measured_at > TIMING.measure_seconds:
             self._measured_at = now
             durations = sorted(list(self.durations))  # noqa: C414  # other threads append
@@ -200,7 +200,7 @@ class HedgingMonitor:
         if request.loop is None:
             self._act(request, oldest)
         elif not request.is_scheduled and self._action(request, oldest):
-            request.is_scheduled = True  # a busy loop is not given more to do by every poll
+            request.is_scheduled = True  # a poll must not add work to a busy loop every time
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 request.loop.call_soon_threadsafe(
                     self._act_later, request, oldest, TIMING.loop_iterations
@@ -209,7 +209,7 @@ class HedgingMonitor:
     def _act_later(
         self, request: InFlightRequest, oldest: InFlightRequest, iterations: int
     ) -> None:
-        """Let a busy loop read what has come in, before a server counts as unresponsive."""
+        """Let a busy loop read its sockets before a server counts as unresponsive."""
         if iterations and request.loop is not None:
             request.loop.call_soon(self._act_later, request, oldest, iterations - 1)
         else:
@@ -223,7 +223,7 @@ class HedgingMonitor:
     def _action(
         self, request: InFlightRequest, oldest: InFlightRequest
     ) -> Callable[[], object] | None:
-        """The next action for an overdue request; None while it goes on waiting."""
+        """The next action for an overdue request; None while it keeps waiting."""
         server, name, now = request.server, request.table.name, time.monotonic()
         if not request.waits(self._patience, now):
             return None
@@ -231,7 +231,7 @@ class HedgingMonitor:
         if unheard > server.timeouts.timeout_seconds or now > request.deadline:
             return partial(request.cancel, CancelReason.TIMED_OUT)
         if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
-            probe(server)  # it may wait for a lock: then it answers the probe
+            probe(server)  # it may wait for a lock; then the server answers the probe
         no_answers = now - max(request.table.answered, request.since) > self._patience
         if no_answers and not request.probe_sent:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
@@ -243,7 +243,7 @@ class HedgingMonitor:
             return None
         others_wait = elsewhere.is_unresponsive(name)
         if others_wait and not (no_answers and elsewhere.is_alive):
-            return None  # it would wait there, too
+            return None  # the hedge would wait there, too
         is_better = no_answers and not others_wait
         if is_better and elsewhere.is_well(name) and self._may_release(request, oldest):
             return partial(request.cancel, CancelReason.FAILED_OVER)
@@ -253,12 +253,12 @@ class HedgingMonitor:
         return None
 
     def _recovering_elsewhere(self, server: TicketServer, name: str) -> TicketServer | None:
-        """Another server that is well, whose table of that name has failed lately, and may be well again."""
+        """Another healthy server, whose table failed lately and may have recovered."""
         others = [s for s in self._servers if s is not server and s.breaker.is_closed]
         return next((s for s in others if s.not_to_be_asked(name) is None), None)
 
     def _mark_unresponsive(self, request: InFlightRequest) -> None:
-        """Make draws prefer other servers until this one answers."""
+        """Mark a server unresponsive, so that draws prefer others until it answers."""
         server = request.server
         if not server.unresponsive:
             self._tokens -= 1
@@ -281,7 +281,7 @@ class HedgingMonitor:
         in_background(
             lambda: self._draw_too(request, server), name, in_a_task=request.loop is not None
         )
-        log.info("%s is overdue: asking %s, too", request.server, server)
+        log.info("a draw from %s is overdue: sending it to %s, too", request.server, server)
 
     def _draw_too(self, request: InFlightRequest, server: TicketServer) -> None:
         name, n, was_well = request.table.name, request.n, server.is_well(request.table.name)
@@ -289,7 +289,7 @@ class HedgingMonitor:
         try:
             drawn = server.draw(name, n, hedge_of=request)
             if request.cancel(CancelReason.LOST_HEDGE, drawn):
-                if time.monotonic() - began < self._usual:  # else this server is as slow
+                if time.monotonic() - began < self._usual:  # else the other server is as slow
                     self._earn(1)
                 self._events.dispatch_event("hedged", name, server, "won")
             else:
@@ -297,21 +297,22 @@ class HedgingMonitor:
                 self._events.discarded(name, sum(map(len, drawn)), "hedge")
         except TicketError as error:
             self._events.dispatch_event("hedged", name, server, "failed")
-            request.hedged = server.is_well(name) or not was_well  # then it would only say so again
+            # else the log would only repeat itself
+            request.hedged = server.is_well(name) or not was_well
             log.info("a hedge failed: %s", error)
 
 
 class _Poller:
-    """The thread of a monitor, from its first draw to its end; the next one has an event of its own.
+    """The thread of a monitor, from its first draw to its end; a later thread has its own event.
 
     Attributes:
-        awake: set while it polls the requests, and never without a thread that clears it at its end.
+        awake: set while the thread polls the requests; the thread clears it at its end.
         thread: started by the first draw.
     """
 
     def __init__(self, monitor: HedgingMonitor) -> None:
         self._monitor, self._over = weakref.ref(monitor), threading.Event()
-        #: How long it sleeps at most; None for until a draw wakes it.
+        #: How long it sleeps at most; None if only a draw wakes it.
         self._sleep_seconds: float | None = None
         self.awake = threading.Event()
         self.thread = threading.Thread(
@@ -320,11 +321,11 @@ class _Poller:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it has begun, and is not to end."""
+        """Whether it has begun, and has not been asked to end."""
         return not self._over.is_set() and self.thread.is_alive()
 
     def end(self) -> None:
-        """Tell the thread to end, asleep or not; to do so twice does no harm."""
+        """Ask the thread to end, asleep or not; a second call does no harm."""
         self._over.set()
         self.awake.set()
 
@@ -350,7 +351,7 @@ class _Poller:
             elif not monitor.close_unused():
                 self._sleep_seconds = None
         except Exception:
-            with contextlib.suppress(Exception):  # it may be a handler of the log's that fails
+            with contextlib.suppress(Exception):  # a logging handler may be what fails
                 log.exception("the requests in flight could not be polled")
         if monitor.is_idle:
             self.awake.clear()

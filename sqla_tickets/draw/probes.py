@@ -14,7 +14,7 @@ class Probe:
     """A running probe.
 
     Attributes:
-        since: when it was begun, by ``time.monotonic()``.
+        since: when it began, by ``time.monotonic()``.
     """
 
     __slots__ = ("__weakref__", "since")
@@ -24,11 +24,11 @@ class Probe:
 
 
 class Probes:
-    """The running probes of one server; an answer to one ends all that are older.
+    """The running probes of one server; an answer to one ends all older ones.
 
     Attributes:
-        under_way: those probes.
-        connections: of a probe whose driver is asynchronous: event loops cannot share what SQLAlchemy does
+        under_way: the running probes.
+        connections: the connections of an async driver's probe, since event loops cannot share what SQLAlchemy does
             once for each engine. None while a probe uses them, and before the first.
     """
 
@@ -39,7 +39,7 @@ class Probes:
 
     @property
     def are_under_way(self) -> bool:
-        """Whether a probe's answer may come any moment."""
+        """Whether a probe is running."""
         return bool(self.under_way.refs)
 
     def are_awaited(self, alive_at: float) -> bool:
@@ -47,14 +47,14 @@ class Probes:
         return any(probe.since > alive_at for probe in self.under_way)
 
     def begin(self, stale: float, connecting_since: float = 0.0) -> Probe | None:
-        """A new one; None while another one is awaited, or a connection that a draw opens.
+        """Begin a probe; None while an earlier one, or a draw's new connection, is awaited.
 
-        Each further one under way doubles the wait for the next: a server that is too busy to let anybody in
-        gets no more to do.
+        Each running probe doubles the wait for the next one, so that a server that is too busy for new connections
+        gets no more work.
 
         Args:
-            stale: seconds after which the first one is not waited for any longer.
-            connecting_since: when the opening of such a connection began; 0 where none is being opened.
+            stale: seconds after which the first probe no longer delays the next one.
+            connecting_since: when a draw began to open a connection; 0 if none does.
         """
         new = Probe(time.monotonic())
         with self._lock:
@@ -67,18 +67,18 @@ class Probes:
             return new
 
     def counts(self, probe: Probe, alive_at: float) -> bool:
-        """Whether its failure tells anything: nothing was heard since, and no later one may be answered."""
+        """Whether a probe's failure counts: the server has sent nothing since, and no later probe may be answered."""
         with self._lock:
             others = list(self.under_way)
             return probe in others and probe.since >= max(alive_at, *(p.since for p in others))
 
     def answered(self, probe: Probe) -> None:
-        """It was answered: neither this one nor an older one is awaited any more."""
+        """Record an answer: this probe and older ones are no longer awaited."""
         with self._lock:
             for other in self.under_way:
                 if other.since <= probe.since:
                     self.under_way.discard(other)
 
     def ended(self, probe: Probe) -> None:
-        """This one has ended, however it did."""
+        """Record the end of a probe, whatever its result."""
         self.under_way.discard(probe)

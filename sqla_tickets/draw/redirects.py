@@ -1,7 +1,7 @@
-"""Redirects: the path of a moved sequence, from tombstone to tombstone, to its pool of today.
+"""Redirects: the path of a moved sequence, from tombstone to tombstone, to its present pool.
 
-During a move the redirects form a circle: the source is closed, the target not open yet.
-That lasts for a moment, and a draw waits until it is over.
+During a move the redirects form a circle for a moment: the source is closed, and the target is not open yet. A draw
+waits until that is over.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def follow(
     draw: Callable[[P, str], list[range]],
     resolve: Callable[[P, TicketTableMoved], P],
 ) -> tuple[list[range], tuple[P, str]]:
-    """One draw from wherever a sequence is now, and where that is: a pool, and the name there.
+    """Draw a sequence from its present pool; returns the blocks, that pool, and the name there.
 
     Args:
-        origin: the pool, and the name there, where it was.
+        origin: the pool that the caller names, and the sequence's name there.
         draw: draws from a pool's own servers.
-        resolve: the pool that a tombstone of a pool's names; it raises where there is no such pool.
+        resolve: finds the pool that a tombstone names; raises if there is none.
 
     Raises:
-        TicketTableMoved: its pool is not attached where this one is, or its move does not end.
+        TicketTableMoved: its pool is not attached to the same MetaData, or its move does not end.
         TicketError: as ``draw`` raises it.
     """
     end, wait = time.monotonic() + TIMING.move_seconds, TIMING.redirect_pause_seconds

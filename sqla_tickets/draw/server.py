@@ -1,7 +1,7 @@
-"""One ticket server as its pool draws from it, and the draws that are in flight on it.
+"""One ticket server as its pool draws from it, and the draws in flight on it.
 
-It makes of "n tickets of photos" checked blocks, or one `TicketError` that says why not. It knows nothing of sessions,
-and asks the other servers by the `Peers` that its pool gave it.
+It turns "n tickets of photos" into checked blocks, or into one `TicketError` that says why not. It knows nothing of
+sessions, and asks other servers through the `Peers` that its pool gave it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Poller(Protocol):
 
 
 class Monitor(Protocol):
-    """The hedging monitor, as a server knows it: `HedgingMonitor` says what each part is."""
+    """The hedging monitor, as a server knows it: `HedgingMonitor` describes each part."""
 
     ended: int
 
@@ -63,33 +63,33 @@ class Monitor(Protocol):
 
 
 class InFlightRequest:
-    """One draw on one server; its attempts may take one connection after the other.
+    """One draw on one server; each of its attempts may use another connection.
 
     Attributes:
         server: the server that it waits for.
         table: the sequence's table.
         n: how many tickets it wants.
-        loop: the event loop of the caller; None where it is a thread.
-        is_hedge: whether it is itself the second try of another draw.
-        is_patient: whether it waits for this server, since the others were asked before.
-        began: when it was first sent to the server, by ``time.monotonic()``, plus the time spent waiting for peers, which does
-            not count.
-        since: when its present wait began: for a connection, or for the answer to its last statement.
-        cancelled: why it was cut off from the server; None while it was not.
-        is_scheduled: whether its event loop has yet to run an action of the monitor.
-        hedged: whether another server has been asked, too.
+        loop: the caller's event loop; None for a thread.
+        is_hedge: whether it repeats an overdue draw on another server.
+        is_patient: whether it waits for this server, as the others were tried before.
+        began: when it began, by ``time.monotonic()``, plus the time that it waited for peers, which does not count.
+        since: when its present wait began, for a connection or for an answer.
+        cancelled: why it was cancelled on this server; None if it was not.
+        is_scheduled: whether its event loop is about to run an action of the monitor.
+        hedged: whether it was sent to another server, too.
         probe_sent: whether the server was probed for this request.
         lock_reported: whether the server has reported that another session holds the table.
-        queue_number: the table's next number when a wait for its lock ended in vain last.
-        others_are_served: whether that number had grown by the end of the next wait: the table serves other clients.
-        answer: the blocks that another server has given in its place.
-        context: the caller's context variables, for the event at its end, where there are listeners.
-        error_kinds: what its attempts have failed with so far.
-        under_way: a lock that the draw holds until it ends. Its ``with`` releases it even after an interrupt, so the
-            monitor can tell that the draw is over.
+        queue_number: the table's next number when its last lock wait failed.
+        others_are_served: whether that number grew during the next lock wait, so the table serves other clients.
+        answer: the blocks that another server gave instead.
+        context: the caller's context variables, for the event at its end, if there are listeners.
+        error_kinds: the kinds of its attempts' errors so far.
+        under_way: a lock that the draw holds until it ends. A ``with`` releases it even after an interrupt, so the
+            monitor sees that the draw is over.
     """
 
-    # A value of the class costs a draw nothing until it is read; what each draw reads is quicker to find in the instance.
+    # A class attribute costs a draw nothing until it is read; attributes that each draw reads are quicker on the
+    # instance.
     is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
@@ -123,21 +123,21 @@ class InFlightRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether no draw waits for it any more, or ever will."""
+        """Whether the draw is over, so that nothing waits for this request."""
         loop = self.loop
         return not self.under_way.locked() or (loop is not None and loop.is_closed())
 
     @property
     def deadline(self) -> float:
-        """When it has waited for as long as a draw waits for one server, by ``time.monotonic()``."""
+        """When its wait for this server ends at the latest, by ``time.monotonic()``."""
         return (self.began or time.monotonic()) + self.server.timeouts.draw_seconds
 
     def wait_on(self, connection: Pending, patience: float = 0.0) -> None:
-        """Wait for an answer on this connection, or for its opening, from now on.
+        """Begin to wait for an answer on this connection, or for its opening.
 
         Args:
             connection: the connection that it opens, or waits on.
-            patience: seconds that the answer is given at least.
+            patience: the minimum of seconds before the answer is overdue.
         """
         with self._lock:
             self._connection, self._patience, self.since = connection, patience, time.monotonic()
@@ -146,12 +146,12 @@ class InFlightRequest:
                 connection.cancel()
 
     def stop_waiting(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         with self._lock:
             self._connection = None
 
     def waits(self, seconds: float, now: float) -> bool:
-        """Whether it has waited for so long, for an answer that has not even come in."""
+        """Whether it has waited for that many seconds, and no answer is in its socket."""
         age = now - self.since
         if age <= seconds:
             return False
@@ -166,17 +166,17 @@ class InFlightRequest:
             return not connection.has_answer
 
     def abandon(self) -> None:
-        """End a draw whose caller has gone: cancel what it waits for, now and later."""
+        """End a draw whose caller is gone: cancel its present wait and later ones."""
         with self._lock:
             self.cancelled = self.cancelled or CancelReason.CALLER_GONE
             if self._connection is not None:
                 self._connection.cancel()
 
     def cancel(self, why: CancelReason, answer: list[range] | None = None) -> bool:
-        """Release the caller: with an answer, or to the next server.
+        """Release the caller, with an answer or for the next server.
 
         Returns:
-            False when it does not wait any more; the answer is not used, and is a gap.
+            False if the caller no longer waits; the answer is then unused, and a gap.
         """
         with self._lock:
             if self._connection is None or self.cancelled is not None:
@@ -196,11 +196,11 @@ class TicketServer(TableAccess):
         timeouts: the server's time-outs.
 
     Raises:
-        TicketArgumentError: the spec's ``bind`` is no server.
+        TicketArgumentError: the spec's ``bind`` is not a server.
 
     Attributes:
-        in_flight: the requests in flight on it now, of this process.
-        unresponsive: those of them that have waited too long while no request got an answer.
+        in_flight: this process's requests in flight on it.
+        unresponsive: those requests that have waited too long while no request got an answer.
     """
 
     def __init__(self, spec: ServerSpec, position: int, stride: int, timeouts: Timeouts) -> None:
@@ -213,11 +213,11 @@ class TicketServer(TableAccess):
     def connect_peers(
         self, peers: Peers, on_quarantine: OnQuarantine, monitor: Monitor, events: Dispatcher
     ) -> None:
-        """Verify the tables against what the peers know of them.
+        """Connect the server to its pool: peers that verify its tables, callbacks and the monitor.
 
         Args:
             peers: the server's peers; only a weak reference to them is kept.
-            on_quarantine: called with a broken promise, before another draw from the table.
+            on_quarantine: called with an integrity error, before another draw from the table.
             monitor: the monitor of overdue draws; only a weak reference to it is kept.
             events: the dispatcher, for draws.
         """
@@ -227,16 +227,16 @@ class TicketServer(TableAccess):
     # -- the draws in flight
 
     def is_unresponsive(self, name: str) -> bool:
-        """Whether a probe of the server, or of the sequence's table, is awaited."""
+        """Whether the server, or the sequence's table, keeps draws waiting."""
         if self.probes.are_under_way and self.probes.are_awaited(self.alive_at):
             return True
-        # one that waits although others were answered since has lost its connection
+        # a request that waits although later ones were answered has lost its connection
         answered = self.table(name).answered if self.unresponsive else 0.0
         return any(f.table.name == name and f.since > answered for f in list(self.unresponsive))
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has answered, a draw or a probe, since it last seemed unresponsive."""
+        """Whether it has answered a draw or a probe since it last seemed unresponsive."""
         doubted = [request.since for request in list(self.unresponsive)]
         return not self.probes.are_awaited(self.alive_at) and self.alive_at > max(
             doubted, default=0.0
@@ -248,11 +248,11 @@ class TicketServer(TableAccess):
         self.unresponsive.discard(request)
 
     def load(self, name: str) -> tuple[bool, int]:
-        """The sort key of servers that are well; lower is better."""
+        """The sort key of healthy servers; lower is better."""
         return self.is_unresponsive(name), len(self.in_flight)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: leave the parent's connections, locks and draws alone."""
+        """In a fork: do not touch the parent's connections, locks and draws."""
         super().reinit_after_fork()
         self.in_flight, self.unresponsive = set(), set()
 
@@ -266,16 +266,16 @@ class TicketServer(TableAccess):
         is_patient: bool = False,
         hedge_of: InFlightRequest | None = None,
     ) -> list[range]:
-        """Up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
+        """Draw up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
 
         Args:
             name: the sequence's name.
             n: how many are wanted.
-            is_patient: whether the other servers were asked before.
+            is_patient: whether the other servers were tried before.
             hedge_of: the draw on another server that this one repeats.
 
         Raises:
-            TicketError: why this server gave none. Its breaker, or the table's, has been told.
+            TicketError: why this server gave none. Its breaker, or the table's, has recorded the failure.
         """
         loop = None if running_loop() is None else current_loop()
         request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
@@ -299,10 +299,10 @@ class TicketServer(TableAccess):
                     else:
                         blocks = self._draw_indirectly(request)
                     if monitor is not None:
-                        # of a draw that failed, the time would tell of time-outs, and not of what is usual
+                        # the time of a failed draw shows time-outs, not what is usual
                         monitor.durations.append(time.monotonic() - request.since)
                 finally:
-                    self.in_flight.discard(request)  # as `remove`, without the call
+                    self.in_flight.discard(request)  # inlined `remove`
                     self.unresponsive.discard(request)
                     if monitor is not None:
                         monitor.ended += 1
@@ -310,7 +310,7 @@ class TicketServer(TableAccess):
                 self._bound_lead(request.table, blocks[-1][-1])
         except (
             BaseException
-        ) as error:  # in no other variable: its traceback would keep every frame alive
+        ) as error:  # in no other variable, as its traceback keeps every frame alive
             answer = end_of_failed(request, error)
             if request.context is not None:
                 self._dispatch_drawn(request, began, [], error)
@@ -328,7 +328,7 @@ class TicketServer(TableAccess):
         blocks: list[range],
         error: BaseException | None,
     ) -> None:
-        """Tell the listeners of a draw that has ended."""
+        """Notify the listeners that a draw has ended."""
         events, context = self._events, request.context
         assert events is not None
         assert context is not None
@@ -336,7 +336,7 @@ class TicketServer(TableAccess):
         events.drawn(Draw(events.pool, *asked, blocks, seconds, error, request.is_hedge), context)
 
     def _draw_indirectly(self, request: InFlightRequest) -> list[range]:
-        """Attempts in an event loop, or with the one connection that all threads share."""
+        """Draw in an event loop, or over the one connection that all threads share."""
         return self._off_the_loop(lambda: self._draw_alone(request))
 
     def _draw_alone(self, request: InFlightRequest) -> list[range]:
@@ -344,10 +344,10 @@ class TicketServer(TableAccess):
             return self._attempt(request) or self._draw_again(request)
 
     def _draw_again(self, request: InFlightRequest) -> list[range]:
-        """Attempts after one that said nothing against the server, until one is answered, or the time is over.
+        """Repeat an attempt whose error does not count against the server, until one is answered or the time is over.
 
         Raises:
-            TicketError: why the server gave no tickets. Its breaker, or the table's, has been told.
+            TicketError: why the server gave no tickets. Its breaker, or the table's, has recorded the failure.
         """
         while (
             len(request.error_kinds) < TIMING.max_attempts and time.monotonic() < request.deadline
@@ -358,7 +358,7 @@ class TicketServer(TableAccess):
         raise out_of_attempts(request)
 
     def _attempt(self, request: InFlightRequest) -> list[range] | None:
-        """One attempt: blocks, or None when another attempt may succeed after the errors so far.
+        """Make one attempt; returns blocks, or None if another attempt may succeed.
 
         Raises:
             TicketError: the server gives no tickets.
@@ -376,7 +376,7 @@ class TicketServer(TableAccess):
                 self.connections.discard(connection)
                 raise
         request.wait_on(connection)
-        if request.cancelled is not None:  # just when the connection came
+        if request.cancelled is not None:  # at the moment when the connection came
             raise connected_too_late(request, connection)
         # a new connection may lead to another server than the last one
         layout = table.layout if table.name in connection.known_tables else None
@@ -389,9 +389,10 @@ class TicketServer(TableAccess):
                 or (bool(table.missing_marks) and table.has_mark_to_read)
             )
             missing: tuple[PeerServer, ...] = ()
-            if table.missing_marks:  # read before the fence: a mark that comes between counts there
+            # read before the fence: a mark that arrives in between then counts
+            if table.missing_marks:
                 missing = tuple(table.missing_marks)
-            # read after that: if another draw has just asked the peers, the marks that it has read count here, too
+            # read after the layout: marks that another draw has just read then count here, too
             before = max(table.largest_shown, table.high_water)
             # its column may have been widened
             is_near_end = before + n * table.stride > table.largest
@@ -422,10 +423,10 @@ class TicketServer(TableAccess):
         return blocks
 
     def unquarantine(self, name: str) -> None:
-        """Ask a quarantined table again: verify it anew, with one ticket that is discarded.
+        """Verify a quarantined table again, with one ticket that is discarded.
 
         Raises:
-            TicketIntegrityError: it is no better; it stays quarantined.
+            TicketIntegrityError: its next ticket is still wrong; the table stays quarantined.
             TicketError: the server failed; the table stays quarantined.
         """
         table = self.table(name)

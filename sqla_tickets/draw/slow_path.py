@@ -1,6 +1,6 @@
-"""What an attempt to draw seldom needs: to inspect its table first, and what follows its error.
+"""The rare parts of an attempt to draw: inspecting its table first, and handling its error.
 
-After an error it is classified, the connection is given back or discarded, and the draw tries again or gives up.
+An error is classified, the connection is returned or discarded, and the draw tries again or gives up.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ log = logging.getLogger(__name__)
 
 
 class CancelReason(enum.Enum):
-    """Why a draw was cut off from the server that it waited for."""
+    """Why a draw was cancelled on the server that it waited for."""
 
     LOST_HEDGE = "another server has answered the same draw"
     FAILED_OVER = "another draw already waits for this unresponsive server"
     TIMED_OUT = "the time is over"
-    CALLER_GONE = "its caller waits for it no longer"
+    CALLER_GONE = "its caller no longer waits"
 
 
 class Request(Protocol):
-    """A draw on one server, as far as its attempts go: an `InFlightRequest`, which says what each part is."""
+    """The part of an `InFlightRequest` that its attempts use; that class describes each attribute."""
 
     began: float
     lock_reported: bool
@@ -77,8 +77,8 @@ class Request(Protocol):
 
 
 def end_of_failed(request: Request, error: BaseException) -> list[range] | None:
-    """Count a draw that has failed; returns the tickets of the hedge that has answered in its place, if any."""
-    if not isinstance(error, TicketError):  # a cancelled task, whose draw may go on in a thread
+    """Count a failed draw; returns the tickets of the hedge that answered instead, if any."""
+    if not isinstance(error, TicketError):  # a cancelled task, whose draw may continue in a thread
         request.abandon()
         return None
     if not isinstance(error, DrawAbandoned):
@@ -96,7 +96,7 @@ def not_connected(request: Request, error: Exception) -> TicketError:
 
 
 def connected_too_late(request: Request, connection: Connection) -> TicketError:
-    """Why a draw goes no further that was cut off just when its connection came."""
+    """The error of a draw that was cancelled at the moment when its connection came."""
     _give_back(connection, request)
     return _unresponsive_error(request, connection.reused)
 
@@ -104,18 +104,18 @@ def connected_too_late(request: Request, connection: Connection) -> TicketError:
 def inspect(
     request: Request, connection: Connection, *, must_ask_peers: bool
 ) -> tuple[Layout, int, tuple[PeerServer, ...]]:
-    """Find out how a table is drawn from, and above what its next ticket has to be.
+    """Find the layout of a table, and the number that its next ticket must be above.
 
     Args:
         request: the draw.
         connection: the connection that it is sent over.
-        must_ask_peers: whether the peers are to be asked first.
+        must_ask_peers: whether the peers must be asked first.
 
     Returns:
         The layout, the fence, and the peers whose marks are not in it.
 
     Raises:
-        TicketError: it is not to be drawn from.
+        TicketError: the table must not be drawn from.
         Exception: the driver's error.
     """
     server, table = request.server, request.table
@@ -123,14 +123,14 @@ def inspect(
 
     def find() -> None:
         nonlocal since
-        request.began += time.monotonic() - since  # before its deadline is looked at
+        request.began += time.monotonic() - since  # before its deadline is checked
         request.wait_on(connection, CONNECT_TIMING.several_round_trips_seconds)
         server.find(connection, table)
         request.stop_waiting()
         since = time.monotonic()
 
     if must_ask_peers:
-        request.stop_waiting()  # others are waited for
+        request.stop_waiting()  # it waits for other servers
         server.ask_peers(table, connection, find)
         request.began += time.monotonic() - since
     # inspecting a table takes longer than a draw
@@ -147,7 +147,7 @@ def inspect(
 def recover(
     request: Request, connection: Connection, error: BaseException, layout: Layout | None
 ) -> bool:
-    """Clean up after an attempt that failed; whether another one may do better, else ``error`` is to be raised again.
+    """Clean up after a failed attempt; True if another may succeed, False if ``error`` must be raised again.
 
     Args:
         request: the draw.
@@ -156,14 +156,14 @@ def recover(
         layout: the layout that it drew by; None if the draw failed before that was known.
 
     Raises:
-        TicketError: why no other attempt is made, where ``error`` does not say so itself.
+        TicketError: why no other attempt is made, if ``error`` itself does not say.
     """
     server, table = request.server, request.table
     refused = isinstance(error, RefusedTickets)
     if isinstance(error, RefusedTickets):
         error = _refused(server, table, error)
     if isinstance(error, TicketIntegrityError):
-        # it may be the connection that is one answer behind, and not the table
+        # the connection may be one answer behind, rather than the table wrong
         _give_back(connection, request, keep=False)
         server.quarantine(table, error)
         if refused:
@@ -173,7 +173,7 @@ def recover(
         is_of_table = isinstance(error, TicketTableError) and not isinstance(
             error, TicketTableMoved
         )
-        # what is open may lead to another server than the address does by now
+        # open connections may lead to another server than the address does now
         _give_back(connection, request, keep=not is_of_table)
         if is_of_table:
             server.connections.close_idle()
@@ -196,10 +196,10 @@ def _recover_from_driver(
     server, table, n = request.server, request.table, request.n
     kind = server.context.dialect.error_kind(error)
     if kind is ErrorKind.TIMEOUT:
-        connection.cancel()  # some drivers would wait for an answer to their good-bye, too
+        connection.cancel()  # some drivers would wait for an answer to their goodbye, too
     if kind is ErrorKind.LOCK_TIMEOUT:
         _inspect_queue(connection, request)
-    # only this error can have left no lock and no answer behind
+    # only after this error is it certain that no lock and no answer are left
     is_clean = kind is ErrorKind.DEADLOCK and layout is not None and layout.is_one_statement(n)
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
@@ -216,7 +216,7 @@ def _recover_from_driver(
 
 
 def out_of_attempts(request: Request) -> TicketError:
-    """The error of a draw whose attempts have failed until its time was over, or too often."""
+    """The error of a draw whose attempts failed too often, or until its time was over."""
     failure = request.server.failed(request.table.name, ErrorKind.LOCK_TIMEOUT, None)
     return Crowded(str(failure)) if _is_in_a_queue(request) else failure
 
@@ -224,7 +224,7 @@ def out_of_attempts(request: Request) -> TicketError:
 def discard_connection(
     request: Request, connection: Connection, blocks: list[range]
 ) -> list[range] | None:
-    """The end of an attempt without a row: None, to try again. Or of one that was cancelled: its blocks stand."""
+    """Discard the connection of an attempt without a row or a cancelled one; returns its blocks, or None to try again."""
     _give_back(connection, request, keep=False)
     if not blocks:  # the row that this layout draws from is gone: find out what happened
         request.table.layout = None
@@ -234,9 +234,9 @@ def discard_connection(
 
 
 def _inspect(server: TableAccess, connection: Connection, table: TicketTable) -> Layout:
-    """Find out how a table is drawn from, and that its next ticket is a new one.
+    """Find the layout of a table, and check that its next ticket is a new one.
 
-    Look without drawing: a ticket drawn here would move a set-back counter towards issued numbers that no peer has
+    It draws nothing: a ticket drawn here would move a set-back counter towards issued numbers that no peer has
     recorded.
     """
     unchanged = server.still_as_inspected(connection, table)
@@ -254,10 +254,10 @@ def _inspect(server: TableAccess, connection: Connection, table: TicketTable) ->
 
 
 def _inspect_queue(connection: Connection, request: Request) -> None:
-    """After a lock wait, find out whether the table serves a queue of other clients.
+    """After a lock wait, check whether the table serves a queue of other clients.
 
-    The server shows that without waiting: the number of Flickr's table goes on. That asks nothing of what this
-    process has seen, as a fork or a process of one thread has seen nothing.
+    The server shows it without a wait: the number of Flickr's table grows. This process's own draws would not show it
+    in a fork, or in a process with one thread.
     """
     server, number = request.server, None
     request.lock_reported, server.alive_at = True, time.monotonic()
@@ -279,7 +279,7 @@ def _give_back(connection: Connection, request: Request, *, keep: bool = True) -
 
 
 def _unresponsive_error(request: Request, reused: bool) -> TicketError:
-    """The error of a server whose request the monitor has cancelled."""
+    """The error of a server whose request the monitor cancelled."""
     if request.cancelled is CancelReason.TIMED_OUT:
         return _timed_out(request, None, reused)
     server, table = request.server, request.table
@@ -290,10 +290,11 @@ def _unresponsive_error(request: Request, reused: bool) -> TicketError:
 
 
 def _timed_out(request: Request, error: Exception | None, reused: bool) -> TicketError:
-    """The server is unresponsive, unless it has answered others since: then another session holds the table."""
+    """The error of a time-out: the server is unresponsive or, if it has answered others since, the table is locked."""
     server = request.server
     lives = server.alive_at > request.since
-    if request.cancelled is not None:  # at its deadline, unless nothing was heard for a time-out
+    # at its deadline, if the server has sent something within a time-out
+    if request.cancelled is not None:
         unheard = time.monotonic() - max(server.alive_at, request.since)
         lives = unheard <= server.timeouts.timeout_seconds
     kind = ErrorKind.LOCK_TIMEOUT if lives else ErrorKind.TIMEOUT
@@ -305,9 +306,9 @@ def _timed_out(request: Request, error: Exception | None, reused: bool) -> Ticke
 
 
 def _is_in_a_queue(request: Request) -> bool:
-    """Whether a server that lives serves others at the table that a draw was not served at in time."""
+    """Whether the server is alive and the table serves other clients, while this draw was not served in time."""
     if request.others_are_served or not request.lock_reported:
-        # the server did not even report a lock in time: it has too much to do
+        # the server did not even report a lock in time: it is overloaded
         return True
     numbers = [] if request.queue_number is None else [request.queue_number]
 
@@ -328,19 +329,21 @@ def _is_in_a_queue(request: Request) -> bool:
 
 
 def _refuse(server: TableAccess, table: TicketTable, n: int) -> NoReturn:
-    """Give no block that would end the sequence for everybody."""
+    """Refuse a block that would use up the sequence for everybody."""
     raise TicketsExhausted(
-        f"the sequence {table.name!r} on {server} stands at {table.fence}: {n} more tickets would pass"
-        f" {table.largest}, the largest that its column holds. Widen the column to 64 bits, or begin another sequence"
+        f"the sequence {table.name!r} on {server} is at {table.fence}: {n} more tickets would exceed "
+        f"{table.largest}, the largest that its column holds. Widen the column to 64 bits, or begin another "
+        "sequence"
     )
 
 
 def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
-    """Whether the error says nothing against the server, and another attempt may do better."""
+    """Whether the error does not count against the server, and another attempt may succeed."""
     server, table, errors_so_far = request.server, request.table, request.error_kinds
     if kind is ErrorKind.DEADLOCK:
         doublings = min(errors_so_far.count(kind), TIMING.deadlock_doublings)
-        longest = TIMING.deadlock_pause_seconds * 2**doublings  # nodes of a cluster meet for longer
+        # nodes of a cluster conflict for longer
+        longest = TIMING.deadlock_pause_seconds * 2**doublings
         left = max(0.0, request.deadline - time.monotonic())
         pause(min(left, random.uniform(0, longest)))  # spreads retries, guards no secret
         return True
@@ -355,7 +358,7 @@ def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
         return True
     if kind in (ErrorKind.TABLE_MISSING, ErrorKind.SCHEMA_MISMATCH, ErrorKind.EXHAUSTED):
         table.layout = None  # the table may have been converted since it was found
-        # while it is altered again and again, each inspection may come between two alterations
+        # while the table is altered repeatedly, each inspection may fall between two alterations
         return errors_so_far.count(kind) < (
             TIMING.max_inspections if kind is ErrorKind.SCHEMA_MISMATCH else 1
         )
@@ -363,11 +366,13 @@ def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
 
 
 def _refused(server: TableAccess, table: TicketTable, refused: RefusedTickets) -> TicketError:
-    """The error of tickets that did not pass the fence."""
+    """The error of tickets that the fence refused."""
     found, stride = refused.found, table.stride
     if refused.why == "residue":
         expected = f"a ticket that is {table.offset % stride} modulo {stride}"
-        taken_over = "did a cluster take over its auto_increment_increment and offset?"
+        taken_over = (
+            "check whether a cluster changed auto_increment_increment and auto_increment_offset."
+        )
         return _integrity_error(server, table, "residue", expected, f"{found}: {taken_over}")
     if refused.why == "regression":
         return _set_back(server, table, refused.last, found)
@@ -382,19 +387,19 @@ def _set_back(
     expected = f"a ticket above {last}, which it had issued before"
     if last == table.largest_mark:
         before = (
-            "as it was set back before"
+            "since it was set back before"
             if server.is_raised_fence(last)
             else "which it had issued before"
         )
         expected = f"a ticket above {last}, {before}, as its peers know"
-    why = "was it restored from a backup, promoted, truncated or altered?"
+    why = "find out whether it was restored from a backup, promoted, truncated or altered."
     least = server.raise_fence(table, last)
     return _integrity_error(server, table, "regression", expected, f"{found}: {why}", least)
 
 
 def _repeated(server: TableAccess, table: TicketTable, found: int) -> TicketIntegrityError:
-    expected = "a ticket that no other draw was given at the same time"
-    why = "do two servers answer at its address?"
+    expected = "a ticket that no concurrent draw received"
+    why = "check whether two servers answer at its address."
     least = server.raise_fence(table, table.high_water)
     return _integrity_error(server, table, "regression", expected, f"{found}: {why}", least)
 
@@ -409,9 +414,9 @@ def _integrity_error(
 ) -> TicketIntegrityError:
     error = TicketIntegrityError(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
-        f" {found} None of this draw is used, and the table is not drawn from again by this"
-        " process. Raise it above every id ever issued"
-        f"{f', {least} at least,' if least else ''} before clients may use it."
+        f" {found} This draw's tickets are discarded, and this process no longer draws from the table."
+        f" Raise the sequence above every id ever issued{f' (at least {least})' if least else ''} before"
+        " clients use the table."
     )
     error.kind = kind
     return error

@@ -1,4 +1,4 @@
-"""Work on the ticket tables of one server: create, inspect, drop; ask the peers about them."""
+"""Work on the ticket tables of one server: create, inspect and drop them, and ask the peers about them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ P = ParamSpec("P")
 
 
 class TableAccess(ServerAccess):
-    """Access to one ticket server, and to the tables on it."""
+    """Access to one ticket server and its tables."""
 
     _asked_for_durability = False
 
     def create(self, element: NewTable) -> None:
-        """Create the table with its row, or see that it is there and this pool's.
+        """Create the table with its row, or verify that an existing one is this pool's.
 
         Raises:
-            TicketError: the server failed, or has another table of that name, or an empty one.
+            TicketError: the server failed, or the name has another table or an empty one.
         """
         self.make(element.name, inspection.create, element)
         self.table(element.name).breaker.record_success()
 
     def drop(self, name: str) -> None:
-        """Drop the table, if it is there, and forget what was known of it.
+        """Drop the table if it exists, and forget its state.
 
         Raises:
             TicketError: the server failed.
@@ -47,7 +47,7 @@ class TableAccess(ServerAccess):
         self.tables.pop(name, None)
 
     def last_ticket(self, name: str) -> int:
-        """The largest ticket that the server shows now, of any process.
+        """The largest ticket of any process that the server shows now.
 
         Raises:
             TicketError: the server failed, or has no such table.
@@ -68,13 +68,13 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Inspect the table, or alter it, and forget what was known of it.
+        """Inspect or alter the table, and forget its state.
 
         Args:
             name: the sequence's name.
-            work: gets a connection in autocommit. It may be done again after a deadlock or a lock wait.
-            args: what else it gets.
-            kwargs: the same by name.
+            work: called with a connection in autocommit; called again after a deadlock or a lock wait.
+            args: more arguments of ``work``.
+            kwargs: more keyword arguments of ``work``.
 
         Raises:
             TicketError: the server failed, or ``work`` did.
@@ -88,7 +88,7 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """`do` what somebody waits to see: no lock of another session is waited for long.
+        """Do ``work`` that only reads for a waiting user: it waits only briefly for other sessions' locks.
 
         Raises:
             TicketError: the server failed, or ``work`` did.
@@ -102,7 +102,7 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Callable[[Connection], T]:
-        """What `do` does with a connection."""
+        """Do `do`'s part that needs a connection."""
 
         def on(connection: Connection) -> T:
             self.table(name).layout = None
@@ -118,10 +118,10 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """`do` what makes a table, unless the address leads to another server of the pool, which has other numbers.
+        """Do ``work`` that creates a table, unless the address leads to another server of the pool.
 
         Raises:
-            TicketServerError: it does.
+            TicketServerError: the address leads to another server of the pool.
             TicketError: the server failed, or ``work`` did.
         """
 
@@ -130,15 +130,15 @@ class TableAccess(ServerAccess):
             other = None if peers is None else peers.same_server(self, context.identity)
             if other is not None:
                 raise TicketServerError(
-                    f"{name!r} is not made on {self}: its address leads to {other}, which would get the numbers of"
-                    " both. Check the addresses, and run this again"
+                    f"{name!r} is not created on {self}: its address leads to {other}, which would issue the numbers "
+                    "of both. Check the addresses, and run this again"
                 )
             return work(context, *args, **kwargs)
 
         return self.do(name, alone)
 
     def _do(self, name: str, work: Callable[[Connection], T], attempts: int | None = None) -> T:
-        """Do something about a table with a connection of its own, driver's errors translated."""
+        """Do ``work`` on a table with a connection of its own, and translate the driver's errors."""
 
         def run() -> T:
             try:
@@ -150,10 +150,10 @@ class TableAccess(ServerAccess):
 
         return self._off_the_loop(run)
 
-    # -- what is to be known before a draw
+    # -- before a draw
 
     def find(self, connection: Connection, table: TicketTable) -> Layout:
-        """The layout of a table, of which nothing is taken for granted; what else it shows is remembered.
+        """Inspect a table anew: returns its layout, and remembers the rest.
 
         Raises:
             TicketTableError: it is missing, has moved, or is not this pool's.
@@ -161,7 +161,7 @@ class TableAccess(ServerAccess):
         """
         self._warn_if_forgetful(connection)
         context = self.context.over(connection.cursor)
-        # before the rest: the next comparison finds what is altered after this
+        # first: the next comparison then finds later alterations
         defined = inspection.definition(context, table.name)
         active = inspection.active_table(context, table.name)
         layout, stub = active.layout, active.stub
@@ -179,7 +179,7 @@ class TableAccess(ServerAccess):
             Inspected(found, defined.text, connection.identity)
             if defined is not None
             and connection.identity is not None
-            # what a text leaves out, as in the sql_mode ORACLE, cannot be compared
+            # a text without the metadata, as in the sql_mode ORACLE, cannot be compared
             and table.metadata is not None
             and str(table.metadata) in defined.text
             else None
@@ -188,10 +188,10 @@ class TableAccess(ServerAccess):
         return found
 
     def still_as_inspected(self, connection: Connection, table: TicketTable) -> Layout | None:
-        """The layout of a table that is still as this run of the server has shown it; else None.
+        """The layout of a table that is unchanged since its inspection in this run of the server; else None.
 
-        When a server comes back all its clients connect anew at once. A whole inspection of each table takes
-        it several times as long as a draw, and an inspection that waits in vain begins again.
+        When a server comes back, all its clients connect at once. A full inspection of each table takes several times
+        as long as a draw, and one that waits in vain begins again.
 
         Raises:
             Exception: the driver's error.
@@ -206,9 +206,7 @@ class TableAccess(ServerAccess):
         if defined is None or defined.text != before.text:
             return None
         follows = defined.follows
-        if (
-            layout.name == "counter"
-        ):  # read without the lock that `inspection.follows` would queue for
+        if layout.name == "counter":  # read without the lock that `inspection.follows` queues for
             follows = (inspection.number(context, table.name, layout.name, layout.stub) or 0) + 1
         if follows is None or follows <= known:
             return None
@@ -221,25 +219,25 @@ class TableAccess(ServerAccess):
         connection: Connection | None = None,
         find: Callable[[], object] | None = None,
     ) -> None:
-        """Ask the server's peers what they know of a table: in each generation, before it is drawn from.
+        """Read a table's marks from the server's peers: once in each generation, before the first draw.
 
         Args:
             table: the table.
-            connection: over which it is to be drawn from; None when it is only inspected.
-            find: inspects the table over that, by which doubtful marks are judged.
+            connection: the connection for the draw; None if the table is only inspected.
+            find: inspects the table over that connection, so that doubtful marks can be judged.
 
         Raises:
-            TicketServerError: a peer of it is the same cluster.
-            TicketTableError: no peer can tell, and the pool requires that one does.
+            TicketServerError: a peer is in the same cluster.
+            TicketTableError: no peer can give a mark, and the pool requires one.
             Exception: the driver's error.
         """
-        over = connection or self  # another connection may have found another server since
+        over = connection or self  # another connection may have led to another server since
         generation, peers = over.generation, self._peers()
         if peers is not None:
             peers.read_marks(self, table, over)
-        if connection is not None:  # a peer may have told its identity just now
+        if connection is not None:  # a peer may have shown its identity just now
             self.refuse_duplicate(connection.identity)
-        if table.generation < generation:  # another draw may have asked in a later one
+        if table.generation < generation:  # another draw may have asked in a later generation
             table.largest_shown = 0
         table.inspected = None
         if peers is not None:
@@ -253,10 +251,10 @@ class TableAccess(ServerAccess):
         table.peers_asked_at = time.monotonic()
 
     def raise_fence(self, table: TicketTable, last: int) -> int:
-        """Make every process refuse a table that was set back; returns the number to raise it above.
+        """Raise the fence of a set-back table in every process; returns the number to raise the table above.
 
-        Others may have drawn more than its peers were told of, and were killed. What is left to draw
-        is not to reach up to the marks, and then to those.
+        Killed processes may have drawn tickets above the marks. So the fence is above the marks and those tickets,
+        and no draw can climb to it.
         """
         peers = self._peers()
         if peers is not None and not peers.is_of_earlier_generation(self, table):
@@ -266,18 +264,18 @@ class TableAccess(ServerAccess):
         return table.high_water
 
     def _warn_if_forgetful(self, connection: Connection) -> None:
-        """Say once that a crash of this server can bring tickets back that it has issued."""
+        """Warn once if a crash of this server can make it repeat tickets."""
         dialect = self.context.dialect
         question = dialect.durability()
         if question is None or self._asked_for_durability:
             return
         self._asked_for_durability = True
-        with contextlib.suppress(Exception):  # what stands in for MySQL need not have the variable
+        with contextlib.suppress(Exception):  # a substitute for MySQL may lack the variable
             ((variable, found),) = self.context.over(connection.cursor).rows(question)
             if not dialect.is_durable(int(found)):
                 log.warning(
-                    "%s has %s = %s: after a crash it issues tickets of the"
-                    " last second again. Set it to 1 on ticket servers.",
+                    "%s has %s = %s: after a crash it repeats tickets of the last second. Set the variable to 1 on "
+                    "ticket servers.",
                     self,
                     variable,
                     found,

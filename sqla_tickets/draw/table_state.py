@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from ..tables.layouts import Layout
     from ..tables.metadata import TableMetadata
 
-#: State of a table here: quarantined, else its breaker's; half-open is reported as open.
+#: A table's state in this process: quarantined, or its breaker's; half-open is reported as open.
 TableState = Literal["closed", "open", "quarantined"]
 
 
 class PeerServer(Protocol):
-    """Another server of the pool, as far as a table knows it."""
+    """Another server of the pool, as a table knows it."""
 
     @property
     def returns(self) -> int:
-        """How often it has answered again after it had failed."""
+        """How often it has answered again after a failure."""
         ...
 
 
 class Inspected(NamedTuple):
-    """The result of a table's inspection, to be compared with what the next one shows.
+    """The result of a table's inspection, for comparison with the next one.
 
     Attributes:
-        layout: how it is drawn from.
+        layout: its layout.
         text: its definition.
         identity: the run of the server at that time.
     """
@@ -48,7 +48,7 @@ class MissingMark(NamedTuple):
     """A peer whose mark could not be read when a table's peers were asked.
 
     Attributes:
-        returns: how often the peer had answered again by then.
+        returns: how often the peer had come back by then.
         draws: how many draws the table had answered before.
     """
 
@@ -57,7 +57,7 @@ class MissingMark(NamedTuple):
 
 
 class ToldMark(NamedTuple):
-    """A mark as a peer has told it.
+    """A mark as a peer gave it.
 
     Attributes:
         number: the mark; 0 for none.
@@ -71,7 +71,7 @@ class ToldMark(NamedTuple):
 
 
 class RefusedTickets(Exception):
-    """Tickets that a table may not have issued.
+    """Raised for tickets that a table must not issue.
 
     Attributes:
         why: ``residue``, ``regression``, ``repeated`` or ``exhausted``.
@@ -93,34 +93,34 @@ class TicketTable:
         name: the sequence's name.
         stride: how many numbers apart two tickets of it are.
         offset: its residue class.
-        layout: how it is drawn from; None until it was found, and after it changed.
-        metadata: how it is numbered, as its comment says; None for a foreign table.
+        layout: its layout; None until it was inspected, and after it changed.
+        metadata: its numbering, from its comment; None for a foreign table.
         largest: the largest ticket that it can issue.
-        high_water: the largest ticket that this process has received, or mark that it has read from the server's
-            peers; 0 before the first.
-        largest_shown: the largest number that its row has shown in this generation of its server. InnoDB shows what is committed before
-            it is on disk: a crash may take it back, which nobody had received then.
-        received: the last blocks that this process has received. Of two draws under way at the same time, the
-            high water does not tell that they were given the same ones.
+        high_water: the largest ticket that this process has received, or the largest mark that it has read from the
+            server's peers; 0 before the first.
+        largest_shown: the largest number that its row has shown in this generation of its server. InnoDB shows
+            commits before they are on disk, so a crash may undo one whose ticket no client has received.
+        received: the last blocks that this process has received. The high water alone does not show that two
+            concurrent draws got the same tickets.
         largest_mark: the largest mark of the server's peers.
-        lead_limit: a ticket above it is not handed out before `Peers.bound_lead` has returned.
-        write_due: when the peers are told of the table's tickets next, by ``time.monotonic()``.
+        lead_limit: a ticket above it waits for `Peers.bound_lead` before it is returned.
+        write_due: when the table's next marks are due, by ``time.monotonic()``.
         last_shown: the number that its row had at the last inspection.
-        inspected: how that found it; None where a server does not tell enough to compare it, or the peers were asked since.
+        inspected: the result of the last inspection; None if it cannot be compared, or the peers were asked since.
         generation: the server's generation in which its peers were asked.
-        told_marks: the latest mark of each peer that can be true.
+        told_marks: the latest credible mark of each peer.
         missing_marks: the peers that have not given their marks in this generation.
-        doubtful_marks: the marks, by the peers that keep them, that are too high to be believed at once.
-        evidence: what those peers and the others show, by which such marks are judged.
-        refuted_marks: the marks that cannot be true, by the peers that keep them.
-        has_reported_no_mark: whether it was logged that no peer gave its mark.
+        doubtful_marks: the marks, by peer, that are too high to be believed at once.
+        evidence: the numbers that servers show, by which doubtful marks are judged.
+        refuted_marks: the marks that cannot be true, by peer.
+        has_reported_no_mark: whether the log says that no peer gave its mark.
         peers_asked_at: when the peers were last asked, by ``time.monotonic()``.
         draws: how many draws were answered.
         errors: how many failed.
         answered: when it last answered a draw, by ``time.monotonic()``.
         breaker: the circuit breaker for failures of this table alone.
-        quarantine: the promise that it broke: it is not drawn from until a person has seen to it, whatever its
-            breaker says. None while it keeps them.
+        quarantine: the integrity error for which this process no longer draws from it, whatever its breaker's state,
+            until an operator ends the quarantine; None if there is none.
     """
 
     def __init__(self, name: str, stride: int, offset: int) -> None:
@@ -155,17 +155,17 @@ class TicketTable:
 
     @property
     def reason(self) -> TicketError | None:
-        """Why it is not drawn from."""
+        """Why this process does not draw from it."""
         return self.quarantine or self.breaker.reason
 
     def release(self) -> None:
-        """Draw from it again: a person has seen to it."""
+        """End the quarantine: an operator has repaired the table."""
         self.quarantine = None
         self.breaker.record_success()
 
     @property
     def fence(self) -> int:
-        """The number that the next ticket has to be above."""
+        """The number that the next ticket must be above."""
         return max(self.high_water, self.largest_shown)
 
     @property
@@ -176,36 +176,36 @@ class TicketTable:
         )
 
     def record_shown(self, number: int) -> None:
-        """Its row has this number."""
+        """Record the number that its row shows."""
         with self._lock:
             self.last_shown = number
             self.largest_shown = max(self.largest_shown, number)
 
     def observe_mark(self, mark: int) -> None:
-        """Take a peer's mark into account: the next draws have to be above it."""
+        """Observe a peer's mark: the next draws must be above it."""
         with self._lock:
             self.largest_mark = max(self.largest_mark, mark)
             self.high_water = max(self.high_water, mark)
 
     def begin_to_read_marks(self, peers: Iterable[PeerServer], generation: int) -> None:
-        """Count the marks of peers as missing, before they are read in this generation of the table's server."""
+        """Count the peers' marks as missing before they are read in this generation of the table's server."""
         if self.generation != generation:
             self.refuted_marks = {}
         for peer in peers:
             self.missing_marks.setdefault(peer, MissingMark(peer.returns, self.draws))
 
     def end_to_read_marks(self, returns: Mapping[PeerServer, int]) -> None:
-        """Have missing marks read when their peers answer again; until now, other draws read them as well.
+        """Have missing marks read when their peers come back; until now, other draws read them as well.
 
         Args:
-            returns: how often each peer had answered again when the reading began.
+            returns: how often each peer had come back when the reading began.
         """
         for peer, missing in list(self.missing_marks.items()):
             if missing.returns != returns[peer]:
                 self.missing_marks[peer] = missing._replace(returns=returns[peer])
 
     def record_mark(self, peer: PeerServer, mark: ToldMark) -> bool:
-        """Record the mark that a peer keeps; whether tickets were drawn before without it."""
+        """Record a peer's mark; returns whether tickets were drawn before without it."""
         self.observe_mark(mark.number)
         with self._lock:
             before = self.told_marks.get(peer)
@@ -217,7 +217,7 @@ class TicketTable:
         return missing is not None and self.draws > missing.draws
 
     def has_learned(self, missing: Iterable[PeerServer]) -> bool:
-        """Whether one of the peers whose marks were missing has told its mark since."""
+        """Whether a peer whose mark was missing has given it since."""
         return any(peer not in self.missing_marks for peer in missing)
 
     def was_drawn_without_mark(self, peer: PeerServer) -> bool:
@@ -229,17 +229,17 @@ class TicketTable:
         return True
 
     def accept(self, blocks: list[range], before: int) -> None:
-        """Let a draw's tickets through the fence, or refuse them all; later draws must be above them.
+        """Accept all of a draw's tickets or none; later draws must be above accepted ones.
 
-        Each must be of the server's residue class, above what `fence` was before the draw, and within what the table
-        can hold. None may be among those that another draw was given at the same time.
+        Each ticket must be of the server's residue class, above the `fence` before the draw, and at most `largest`.
+        None may be among the tickets of a concurrent draw.
 
         Args:
             blocks: the blocks that were drawn, at least one.
-            before: what `fence` was when they were asked for.
+            before: the `fence` when the draw began.
 
         Raises:
-            RefusedTickets: one is not; nothing is remembered.
+            RefusedTickets: one ticket is not; none is recorded.
         """
         last = before
         for block in blocks:
@@ -259,12 +259,12 @@ class TicketTable:
             self.draws += 1
 
     def _has(self, blocks: list[range]) -> bool:
-        """Whether a ticket of these was received before, as far as that is remembered."""
+        """Whether any of these tickets is among the remembered ones."""
         # dense progressions of one residue class share a number when they overlap
         return any(b[0] <= r[-1] and r[0] <= b[-1] for r in self.received for b in blocks)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: what the parent has drawn is not counted here; a thread of its may hold the lock."""
+        """In a fork: forget the parent's counts, and its lock, which a thread of the parent may hold."""
         self.draws = self.errors = 0
         self.missing_marks = {
             peer: missing._replace(draws=0) for peer, missing in self.missing_marks.items()

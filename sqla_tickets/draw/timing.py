@@ -10,64 +10,64 @@ __all__ = ["TIMING", "Timing"]
 
 @dataclass(frozen=True)
 class Timing:
-    """How long draws, probes, hedges and buffers wait, and how much they take.
+    """Times and sizes of draws, probes, hedges and buffers.
 
     What a user may set is in `sqla_tickets.connect.timeouts`.
 
     Attributes:
-        idle_seconds: how long a table goes without a draw until its peers are asked again: they may know more by now.
-        max_attempts: how often one draw, or work on a table, is sent to one server while deadlocks and lock
-            waits are all that happens.
-        read_attempts: the same for a look at a table, which somebody waits for.
+        idle_seconds: after how long without a draw a table's peers are asked again, as they may know more by then.
+        max_attempts: how often a draw, or work on a table, is sent to one server if it fails with deadlocks and lock
+            waits only.
+        read_attempts: the same for reading a table while a user waits.
         retry_pause_seconds: how long work on a table pauses at most before it is sent again.
-        deadlock_pause_seconds: how long a draw pauses at most after its first deadlock; each other one doubles it.
+        deadlock_pause_seconds: how long a draw pauses at most after its first deadlock; each further one doubles it.
         deadlock_doublings: how often it is doubled at most.
-        max_inspections: how often one draw inspects a table again whose columns are not what they were a moment ago.
-        remembered_blocks: how many blocks of a table are compared with one that comes late.
+        max_inspections: how often one draw inspects a table again because its columns have just changed.
+        remembered_blocks: how many blocks of a table are remembered, for comparison with late ones.
         probe_wait_seconds: how long a draw waits at least for probes of servers that have hung for a while.
-        probe_pause_seconds: how long a draw that no server has answered waits at least between two polls of the probes.
-        probe_pause_part: the part of its wait so far that it waits at least.
+        probe_pause_seconds: the shortest pause between two polls of the probes by a draw that no server has answered.
+        probe_pause_part: the pause is at least this part of the draw's wait so far.
         queue_seconds: for how long at most a draw that waits for a lock in vain checks whether others are served.
         queue_polls: how often it checks in that time.
-        max_queues: how often more a draw joins the queue for a ticket table, when no other server answers.
+        max_queues: how often a draw joins the queue for a ticket table again, when no other server answers.
         first_wait_seconds: how long a circuit stays open after the first failure.
         longest_wait_seconds: how long it stays open after any failure, at most.
-        one_trial_seconds: how long only one draw makes a forced trial of a server that refuses connections.
-        stale_probe_seconds: how long the first probe is waited for until the next one begins; each one doubles that.
-        stale_forced_probe_seconds: the same where no other server is left to ask.
+        one_trial_seconds: how long the forced trial of one draw counts for all, if a server refuses connections.
+        stale_probe_seconds: how long after the first probe the next one may begin; each one doubles the wait.
+        stale_forced_probe_seconds: the same if no other server is left.
         ping_seconds: how long a ping may take until the probe opens a connection: a firewall cuts off idle ones.
         tick_seconds: the shortest time between two polls of the requests in flight.
-        late_tick_seconds: the longest while a draw is overdue.
-        lag_seconds: a poll that comes so much too late tells that this process got no processor time.
-        monitor_idle_seconds: how long without any draw until the monitor falls asleep; to wake it costs two polls.
-        unused_seconds: how long idle connections go without a draw, all but one, until the monitor closes them; some
-            twice as long. The server may let in others then.
-        least_patience_seconds: what every draw is given, however quick the others were.
-        first_patience_seconds: what every draw is given while too few have been measured.
-        measure_seconds: how long from one measurement of what is usual to the next.
-        remembered_draws: how many draws' times are remembered.
-        few_draws: how many of them are too few to tell what is usual.
-        overdue_times: a draw is overdue when it takes so many times as long as `overdue_share` of the others.
+        late_tick_seconds: the longest such time while a draw is overdue.
+        lag_seconds: a poll later than this shows that the process got no processor time.
+        monitor_idle_seconds: how long without a draw until the monitor sleeps; waking it costs two polls.
+        unused_seconds: after how long without a draw the monitor closes idle connections except one, some after twice
+            that. The server then has room for other clients.
+        least_patience_seconds: the least patience of a draw, however quick the others were.
+        first_patience_seconds: the patience of a draw while too few have been measured.
+        measure_seconds: the time between two measurements of the usual duration.
+        remembered_draws: how many draws' durations are remembered.
+        few_draws: how many durations are too few for a measurement.
+        overdue_times: a draw is overdue when it takes this many times as long as `overdue_share` of the others.
         overdue_share: a quantile, 0 to 1.
-        most_tokens: how many suspicions and hedges there may be in a row that achieve nothing.
-        tokens_per_draw: how many of them each draw allows in the long run.
+        most_tokens: how many suspicions and hedges in a row may fail.
+        tokens_per_draw: how many tokens each draw adds.
         ask_again_part: the part of a server's time-out after which the next probe is sent.
-        loop_iterations: iterations of an event loop after which it would have read an answer that had come in.
+        loop_iterations: the iterations after which an event loop has read any answer that had arrived.
         move_seconds: how long a draw waits for a move to end.
         redirect_pause_seconds: how long it waits at first before it inspects again.
-        longest_redirect_pause_seconds: how long it waits later.
-        blocks_at_once: how many blocks a draw takes at most while one is used up sooner than the next can be drawn.
-        tickets_at_once: how many tickets such blocks have at most: half of the lead over a peer's mark, so that a draw seldom
-            waits for the peer.
-        times_its_draw: what was drawn should then last so many times as long as its draw took.
-        ready_tickets: how many tickets lie ready one by one, at most.
-        lost_fetch_seconds: after how long a fetch is forgotten that never came back, as its event loop was closed.
-        failed_fetch_seconds: how long a fetch ahead waits after one that failed.
-        refill_wait_seconds: how long tasks wait for a block, as its server may be unresponsive: then the first of
-            them draws another one.
-        refills_waited_for: how many blocks a task waits for, one after the other, before it draws for itself.
-        refill_loop_iterations: iterations of the event loop in which `refill_wait_seconds` pass, at least: while the loop
-            is busy, the server is not what is slow.
+        longest_redirect_pause_seconds: how long it waits at most.
+        blocks_at_once: how many blocks a draw takes at most, if blocks are used up faster than they are drawn.
+        tickets_at_once: the largest number of tickets in such blocks: half of the lead over a peer's mark, so that a
+            draw seldom waits for the peer.
+        times_its_draw: such blocks should last this many times as long as their draw took.
+        ready_tickets: how many single tickets are ready at most.
+        lost_fetch_seconds: after how long an unfinished fetch is forgotten, as its event loop may be closed.
+        failed_fetch_seconds: the pause after a failed fetch.
+        refill_wait_seconds: how long tasks wait for a block before one of them draws another, as its server may be
+            unresponsive.
+        refills_waited_for: how many blocks in a row a task waits for before it draws for itself.
+        refill_loop_iterations: the least iterations of the event loop in `refill_wait_seconds`: with fewer, the loop
+            is slow, not the server.
     """
 
     idle_seconds: float = 30.0

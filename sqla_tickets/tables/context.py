@@ -54,7 +54,7 @@ class StatementContext(ServerContext):
     identity: Identity | None = None
 
     def send(self, statement: Statement | ClauseElement, **values: int | str) -> int:
-        """Execute a statement there; how many rows it has changed, of one that changes rows.
+        """Execute a statement; returns the number of rows that it changed.
 
         Args:
             statement: a statement of the dialect, or an element of SQLAlchemy's.
@@ -71,12 +71,12 @@ class StatementContext(ServerContext):
     def rows(
         self, statement: Statement | ClauseElement, **values: int | str
     ) -> Sequence[Sequence[Any]]:
-        """Execute a statement there, as `send` does; the rows of its answer."""
+        """Execute a statement as `send` does; returns the rows of its answer."""
         self.send(statement, **values)
         return self.cursor.fetchall()
 
     def send_all(self, statements: Iterable[Statement]) -> None:
-        """Execute statements without parameters there, one after the other.
+        """Execute several statements without parameters, in order.
 
         Raises:
             Exception: the driver's error.

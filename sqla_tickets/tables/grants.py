@@ -1,6 +1,6 @@
 """The least privileges of the users of a ticket server, as SQL: to draw, to migrate, to monitor.
 
-These are the privileges of the tests' users, and those that ``sqla-tickets doctor`` holds a user against::
+The tests' users have these privileges, and ``sqla-tickets doctor`` compares each user's with them::
 
     for statement in grants("mysql", "draw", user="tickets", database="tickets"):
         print(statement + ";")
@@ -40,11 +40,11 @@ def grants(
         schema: the schema of the ticket tables, on PostgreSQL.
 
     Raises:
-        TicketArgumentError: there is no such kind or role, or a name that cannot be quoted.
+        TicketArgumentError: there is no such kind or role, or a name cannot be quoted.
     """
     if role not in ROLES:
         raise TicketArgumentError(
-            f"there are no grants to {role!r}: expected one of {', '.join(ROLES)}"
+            f"no grants for the role {role!r}: expected one of {', '.join(ROLES)}"
         )
     return class_of(kind).grants(
         role, user=user, database=database, host=host, owner=owner, schema=schema

@@ -20,12 +20,12 @@ from .new_table import NewTable, largest_ticket
 _STUB_COLUMN: Final = re.compile(r"stub(?:_([1-9][0-9]*))?")
 
 
-#: What messages say, and the status of a table goes by.
+#: Parts of messages, by which the status of a table is found.
 DROPPED: Final = "was dropped by a migration, or its server retired"
 GROWING: Final = " That is right while the pool grows, until sqla-tickets grow --finish; else give this process stride="
 _INTEGER: Final = re.compile(r"(tiny|small|medium|big)?int(?:eger)?\b(?:\(\d+\))?( unsigned)?")
 _BITS: Final = {"tiny": 8, "small": 16, "medium": 24, "": 32, "big": 64}
-#: Up to where floats tell each two numbers apart.
+#: The largest number below which floats are exact.
 _EXACT: Final = {"float": 2**24, "real": 2**24, "double": 2**53, "double precision": 2**53}
 
 
@@ -37,7 +37,7 @@ class ActiveTable(NamedTuple):
         metadata: how it is numbered, as its comment says; None for a foreign table.
         stub: the name of its stub column.
         largest: the largest ticket that it can issue, as its column's type and its metadata tell.
-        number: the largest ticket that it shows; None when it has lost its row, or was not asked.
+        number: the largest ticket that it shows; None when it has lost its row, or was not read.
     """
 
     layout: LayoutName
@@ -48,11 +48,11 @@ class ActiveTable(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A table as its server writes it down.
+    """A table's definition as its server shows it.
 
     Attributes:
-        text: all of it but the number that follows. The metadata need not be in it (``sql_mode`` ORACLE).
-        follows: the least number that the next ticket of Flickr's layout can have; None of a counter.
+        text: all of it except the next number. It may lack the metadata (``sql_mode`` ORACLE).
+        follows: the smallest number that the next ticket of Flickr's layout can have; None for a counter.
     """
 
     text: str
@@ -66,7 +66,7 @@ def are_columns(names: Collection[str]) -> bool:
 
 
 def exists(context: StatementContext, name: str) -> bool:
-    """Whether the server shows this user a table of that name, of whatever kind."""
+    """Whether this user can see a table of that name, of any kind."""
     return bool(context.rows(context.dialect.describe_table(name), table=name))
 
 
@@ -75,8 +75,8 @@ def _tombstone(context: StatementContext, name: str, text: str | None) -> Tombst
         return Tombstone.parse(text)
     except ValueError as error:
         raise TicketTableError(
-            f"the tombstone of {name!r} on {context.server} cannot be read ({error}): compare it with"
-            " those on the other servers. A later release may have written it"
+            f"the tombstone of {name!r} on {context.server} cannot be read ({error}): compare it with those on the "
+            "other servers, or upgrade if a later release wrote it"
         ) from error
 
 
@@ -84,23 +84,23 @@ def metadata_in(context: StatementContext, name: str, text: str | None) -> Table
     """The metadata in a table's comment; None where there is none, as in a foreign table.
 
     Raises:
-        TicketTableError: it cannot be read.
+        TicketTableError: the metadata cannot be read.
     """
     try:
         return TableMetadata.parse(text)
     except ValueError as error:
         raise TicketTableError(
-            f"the metadata of the ticket table {name!r} on {context.server} cannot be read ({error}):"
-            " compare it with that on the other servers"
+            f"the metadata of the ticket table {name!r} on {context.server} cannot be read ({error}): compare the "
+            "table's comment with those on the other servers"
         ) from error
 
 
 def active_table(context: StatementContext, name: str) -> ActiveTable:
-    """Find out which layout the table has, and that it is numbered as the pool numbers.
+    """Find the table's layout, and check that its numbering is the pool's.
 
     Raises:
-        TicketTableMoved: there is a tombstone, which says where the sequence went.
-        TicketTableError: it is missing, no ticket table, or another pool's.
+        TicketTableMoved: there is a tombstone, which names the sequence's new pool or name.
+        TicketTableError: the table is missing, is no ticket table, or is another pool's.
     """
     found = describe(context, name)
     if isinstance(found, Tombstone):
@@ -118,10 +118,10 @@ def active_table(context: StatementContext, name: str) -> ActiveTable:
 
 
 def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | None:
-    """The object of that name: a table as `active_table` tells it, a tombstone, or nothing.
+    """The object of that name: a table as `active_table` finds it, a tombstone, or nothing.
 
     Raises:
-        TicketTableError: a table that is no ticket table, or another pool's.
+        TicketTableError: the table is no ticket table, or is another pool's.
     """
     rows = context.rows(context.dialect.describe_table(name), table=name)
     if not rows:
@@ -144,7 +144,7 @@ def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | 
 
 
 def _largest(type_: str, metadata: TableMetadata | None) -> int:
-    """The largest ticket that fits into a column, and that the table was made for."""
+    """The largest ticket that fits both the column and the table's metadata."""
     noted = largest_ticket(metadata.bits if metadata else 64)
     integer = _INTEGER.match(type_.lower())
     if integer is None:
@@ -172,27 +172,27 @@ def _numbered_otherwise(
 
 
 def _check_memory(context: StatementContext, name: str, layout: LayoutName) -> None:
-    """Refuse a counter that is not on disk: started again, it goes on from the row.
+    """Refuse a counter that is not on disk: after a restart it continues from the row.
 
-    The row may be behind it, as the client that took a number first need not be the last one to write it.
+    The row may be behind the counter, since clients may write their numbers in another order than they took them.
     """
     version = context.sqlalchemy.server_version_info
     if layout == "replace" and version and not context.dialect.keeps_counter():
         raise TicketTableError(
-            f"{context.server} (version {'.'.join(map(str, version))}) has its AUTO_INCREMENT counter in"
-            f" memory only, and repeats tickets of {name!r} after a restart: use MySQL from 8.0 or"
-            " MariaDB from 10.2.4 on, or a table of the layout 'counter'"
+            f"{context.server} (version {'.'.join(map(str, version))}) keeps its AUTO_INCREMENT counter in memory "
+            f"only, so a restart makes it repeat tickets of {name!r}: upgrade to MySQL 8.0 or MariaDB 10.2.4, or use "
+            "the layout 'counter'"
         )
 
 
 def check_locks(context: StatementContext, name: str, layout: LayoutName) -> None:
-    """Refuse Flickr's table where others write on other machines, whom ``LOCK TABLES`` does not lock out.
+    """Refuse Flickr's table in a cluster whose other nodes take writes, since ``LOCK TABLES`` locks one node only.
 
     MariaDB manual, "MariaDB Galera Cluster - Known Limitations"; MySQL manual, "Group Replication
     Limitations".
 
     Raises:
-        TicketTableError: the layout is Flickr's, and others write.
+        TicketTableError: the layout is Flickr's, and other nodes take writes.
     """
     if layout != "replace":
         return
@@ -200,9 +200,9 @@ def check_locks(context: StatementContext, name: str, layout: LayoutName) -> Non
         if (variable, value) != ("group_replication_single_primary_mode", "ON"):
             raise TicketTableError(
                 f"{context.server} is in a cluster that takes writes on every node ({variable} = {value}),"
-                f" and cannot issue the tickets of {name!r} by the layout 'replace': LOCK TABLES"
-                " locks this node alone. Create the table with the layout 'counter', or convert"
-                f" it (op.convert_ticket_table({name!r}, layout='counter'))"
+                f" so {name!r} cannot use the layout 'replace' there: LOCK TABLES locks this node only. Create the "
+                "table with the layout 'counter', or convert "
+                "it (op.convert_ticket_table({name!r}, layout='counter'))"
             )
 
 
@@ -214,11 +214,11 @@ def catch_up(context: StatementContext) -> None:
 
 
 def _cluster(context: StatementContext) -> dict[str, str]:
-    """The variable that tells of a cluster, of Galera's or Group Replication's, if there is one."""
+    """The variable that shows a Galera cluster or Group Replication, if there is one."""
     question = context.dialect.cluster_variables()
     if question is None:
         return {}
-    with contextlib.suppress(Exception):  # what stands in for MySQL need not answer that
+    with contextlib.suppress(Exception):  # a substitute for MySQL may not answer that
         return {str(variable): str(value) for variable, value in context.rows(question)}
     return {}
 
@@ -227,8 +227,7 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
     there = f"the ticket table {name!r} on {context.server}"
     if tombstone.kind == "dropped":
         return TicketTableMissing(
-            f"{there} {DROPPED}, at {tombstone.high_water}: create it again, and it"
-            " begins above that"
+            f"{there} {DROPPED}, at {tombstone.high_water}: create it again, and its tickets begin above that"
         )
     what = {
         "moved": f"has moved: the sequence is now {tombstone.sequence!r} of the pool {tombstone.pool!r}",
@@ -247,10 +246,10 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
 def _layout(
     context: StatementContext, name: str, columns: dict[str, tuple[bool, bool]]
 ) -> tuple[LayoutName, str, int | None]:
-    """Tell the layout from the columns, each with whether it is unique and whether it counts.
+    """Find the layout by the columns; of each it is known whether it is unique and whether it counts.
 
     Returns:
-        The layout, the name of the stub column, and the stride that it is named after, if it is.
+        The layout, the name of the stub column, and the stride in that name, if there is one.
     """
     if are_columns(columns):
         stub = max(columns)
@@ -263,7 +262,7 @@ def _layout(
     raise TicketTableError(
         f"the table {name!r} on {context.server} is no ticket table: expected the columns id and stub,"
         " stub unique, id either AUTO_INCREMENT and unique (replace) or neither (counter);"
-        f" found {sorted(columns)}. Is the sequence named after a table of the application?"
+        f" found {sorted(columns)}. If that is a table of the application, give the tickets a database of their own"
     )
 
 
@@ -276,15 +275,14 @@ def last_ticket(context: StatementContext, name: str, layout: LayoutName, stub: 
     found = number(context, name, layout, stub)
     if found is None:
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} is empty: its number is lost, or it never"
-            f" had one. pool.create_table({name!r}, start=N) gives it one; N must be above every id"
-            " that was ever issued"
+            f"the ticket table {name!r} on {context.server} is empty, so its number is lost or was never set. Call "
+            f"pool.create_table({name!r}, start=N), with N above every id that was ever issued"
         )
     return found
 
 
 def check_residue(context: StatementContext, name: str, last: int) -> None:
-    """Check that a foreign table, which has no metadata, has issued this server's numbers so far.
+    """Check that the last ticket of a foreign table, which has no metadata, is of this server's residue class.
 
     Raises:
         TicketTableError: its last ticket is another server's.
@@ -304,15 +302,15 @@ def number(context: StatementContext, name: str, layout: LayoutName, stub: str) 
     except Exception as error:
         if layout != "replace" or context.dialect.error_kind(error) is not ErrorKind.LOCK_TIMEOUT:
             raise
-        # behind clients that draw blocks a reader waits for ever; a request for their lock is served
+        # a reader can wait for ever behind clients that draw blocks; a request for their lock is served
         lock = context.dialect.lock_table(name)
-        assert lock is not None  # of every dialect with that layout
+        assert lock is not None  # every dialect with that layout has it
         try:
             context.send(lock)
         except Exception as refused:
             if (
                 context.dialect.error_kind(refused) is ErrorKind.ACCESS_DENIED
-            ):  # a user that only reads may lack the privilege
+            ):  # a read-only user may lack the privilege
                 raise error from None
             raise
     try:
@@ -327,11 +325,11 @@ def _read(context: StatementContext, name: str, layout: LayoutName, stub: str) -
 
 
 def follows(context: StatementContext, name: str, layout: LayoutName, stub: str) -> int | None:
-    """The least number that the next ticket can have, as the server itself knows it; None if unknown.
+    """The smallest number that the next ticket can have, from the server itself; None if unknown.
 
-    A plain SELECT may show less: a proxy that sends it to a replica, a row of Flickr's table that
-    was written by an earlier draw. Nor does information_schema know: it shows what was true a day
-    ago (MySQL manual, ``information_schema_stats_expiry``).
+    A plain SELECT may show a smaller one: a proxy may send it to a replica, or an earlier draw may have written the
+    row of Flickr's table last. Nor does information_schema help: its values may be a day old (MySQL manual,
+    ``information_schema_stats_expiry``).
     """
     if layout == "counter":
         rows = context.rows(context.dialect.read_row(name, layout, stub, lock=True))
@@ -341,7 +339,7 @@ def follows(context: StatementContext, name: str, layout: LayoutName, stub: str)
 
 
 def definition(context: StatementContext, name: str) -> Definition | None:
-    """The definition that `active_table` needs, by one short statement; None where it is unavailable.
+    """The definition that `active_table` needs, read by one short statement; None if unavailable.
 
     On MySQL it takes a sixth of the time of a whole inspection (measured), and it waits for no
     ``LOCK TABLES``: its metadata lock is compatible with that one (MySQL manual, "Metadata Locking").
@@ -354,7 +352,7 @@ def definition(context: StatementContext, name: str) -> Definition | None:
     except Exception as error:
         if context.dialect.error_kind(error) is ErrorKind.TIMEOUT:
             raise
-        return None  # there is no such table, or what stands in for MySQL does not tell
+        return None  # there is no such table, or a substitute for MySQL does not show it
 
 
 def _definition(context: StatementContext, statement: Statement) -> Definition:
@@ -363,12 +361,12 @@ def _definition(context: StatementContext, statement: Statement) -> Definition:
 
 
 def create(context: StatementContext, new: NewTable) -> None:
-    """Create the table with its row; of a table that is there, see that it is the one meant.
+    """Create the table with its row, or verify the table that exists.
 
-    A table that has lost its row is given one only where ``start`` says above what.
+    A table without a row gets one only if ``start`` is given.
 
     Raises:
-        TicketTableError: there is another table of that name, or an empty one.
+        TicketTableError: another table has that name, or the table is empty.
     """
     name = new.name
     wanted = new.layout_on(context.dialect)
@@ -381,7 +379,7 @@ def create(context: StatementContext, new: NewTable) -> None:
     if new.layout is not None and layout != wanted:
         raise TicketTableError(
             f"the ticket table {name!r} on {context.server} has the layout {layout!r}, not {wanted!r}:"
-            " leave the layout out, or convert the table"
+            " omit the layout, or convert the table"
         )
     if new.start > 1 and number(context, name, layout, stub) is None:
         _seed(context, new, layout, stub)
@@ -389,7 +387,7 @@ def create(context: StatementContext, new: NewTable) -> None:
 
 
 def _seed(context: StatementContext, new: NewTable, layout: LayoutName, stub: str) -> None:
-    """Give an empty table its row, unless another process does it at the same time."""
+    """Insert an empty table's row, unless another process does so at the same time."""
     try:
         context.send(context.dialect.insert_row(new.name, layout, new.seed, stub))
     except Exception:
@@ -398,7 +396,7 @@ def _seed(context: StatementContext, new: NewTable, layout: LayoutName, stub: st
 
 
 def _send_creation(context: StatementContext, new: NewTable) -> None:
-    """Never show an unfinished table: one statement on MySQL, one transaction elsewhere."""
+    """Create the table atomically: one statement on MySQL, one transaction elsewhere."""
     try:
         with context.dialect.transaction(context.cursor):
             context.send_all(new.creation(context.dialect))
@@ -408,5 +406,5 @@ def _send_creation(context: StatementContext, new: NewTable) -> None:
 
 
 def drop(context: StatementContext, name: str) -> None:
-    """Drop the table, if it is there."""
+    """Drop the table if it exists."""
     context.send(context.dialect.drop_table(name))

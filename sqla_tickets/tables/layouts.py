@@ -1,17 +1,18 @@
 """The two layouts of a ticket table, each with its statements for a draw.
 
-A layout knows statements and numbers. It knows no pool, and no connection but the cursor that it is given; its caller
+A layout knows statements and numbers. It knows no pool, and no connection except the cursor that it gets; its caller
 retries. It always returns blocks: ascending arithmetic progressions.
 
-``replace`` is Flickr's table. Its AUTO_INCREMENT counter is the truth, never its row, since InnoDB
-takes the number before it waits for the row. So a block may be drawn only while every other client
-is locked out: ``LOCK TABLES``, a REPLACE that draws the first ticket, a REPLACE that names the last.
+``replace`` is Flickr's table. Only its AUTO_INCREMENT counter counts, not its row, since InnoDB takes the number
+before it waits for the row. So a block is drawn while every other client is locked out: ``LOCK TABLES``, a REPLACE
+that draws the first ticket, a REPLACE that names the last.
 
 A block locks the table, a single ticket does not. Three exceptions:
 
-- A single ticket takes the lock for a while after one has waited in vain: blocks may have starved it.
-- A block goes without after its draw has waited for the lock in vain.
-- Nothing is locked where the user may not, or a proxy splits the statements, or the server's version forgets its counter.
+- For a while after a single ticket has waited in vain, single tickets lock too: blocks may have starved it.
+- A block is drawn without the lock after its draw has waited for it in vain.
+- Nothing is locked if the user lacks the privilege, a proxy splits the statements, or the server's version forgets
+  its counter.
 
 ``counter`` is one row, raised by one atomic UPDATE, without a lock.
 """
@@ -46,21 +47,21 @@ class Layout(Protocol):
 
         Args:
             cursor: a cursor of a connection in autocommit. After an error the connection may hold a lock.
-            n: how many are wanted.
+            n: how many tickets are wanted.
             has_waited: whether this draw has waited for the table's lock in vain.
         """
         ...
 
     def is_one_statement(self, n: int) -> bool:
-        """Whether a draw of ``n`` tickets has sent nothing but one statement, so that its error leaves no lock behind."""
+        """Whether a draw of ``n`` tickets sends a single statement, so that its error leaves no lock behind."""
         ...
 
     def lock_timed_out(self, n: int) -> None:
-        """Take note that a draw of ``n`` tickets has waited for another client's lock in vain."""
+        """Record that a draw of ``n`` tickets has waited for another client's lock in vain."""
         ...
 
     def adapts(self, kind: ErrorKind) -> bool:
-        """Whether there is another way to draw, which the next call will go."""
+        """Whether the layout can draw in another way, which the next call takes."""
         ...
 
 
@@ -70,7 +71,7 @@ class ReplaceLayout:
     name: LayoutName = "replace"
     #: How many tickets are drawn one by one before the table's lock is tried again.
     _max_singles: ClassVar[int] = 50
-    #: How long single tickets lock after one of them has waited in vain.
+    #: How long single tickets lock the table after one of them has waited in vain.
     _lock_singles_seconds: ClassVar[float] = 10.0
 
     def __init__(
@@ -108,7 +109,7 @@ class ReplaceLayout:
     def lock_timed_out(self, n: int) -> None:
         if n == 1:
             now, until = time.monotonic(), self._lock_singles_until
-            # never 0.0 again: an attempt that is under way may hold the lock
+            # never 0.0 again: a running attempt may hold the lock
             self._lock_singles_until = now if now < until else now + self._lock_singles_seconds
 
     def adapts(self, kind: ErrorKind) -> bool:
@@ -127,7 +128,7 @@ class ReplaceLayout:
     def _draw_block(self, cursor: DBAPICursor, n: int) -> list[range]:
         span = self._stride * (n - 1)
         parameters = self._last.parameters(span=span)
-        # the async cursors of SQLAlchemy's first 2.0 releases read one answer only
+        # SQLAlchemy's first 2.0 releases have async cursors that read one answer only
         if self._sends_one_packet and hasattr(cursor, "nextset"):
             cursor.execute(self._packet, parameters)
             number_of_lock = cursor.lastrowid
@@ -136,7 +137,7 @@ class ReplaceLayout:
             cursor.nextset()
             last = cursor.lastrowid
             cursor.nextset()
-            # SQLAlchemy's async cursors do not say whether there is another answer; a lock has no number
+            # SQLAlchemy's async cursors do not show whether there is another answer; a lock has no number
             if number_of_lock or not first or cursor.lastrowid or cursor.nextset():
                 raise OutOfStep("expected one answer for each statement")
         else:

@@ -1,8 +1,8 @@
 """The metadata of a ticket table, which is its comment.
 
-A number alone does not say how it may be raised. The metadata does, so that a pool of another stride, or
-a server in another place of the list, is refused before it issues anything. SQLite has no table
-comments, but keeps the text of ``CREATE TABLE`` with the SQL comments inside it.
+A number alone does not say how it is raised. The metadata does, so a pool with another stride, or a server at another
+position, is refused before it issues anything. SQLite has no table comments, but keeps the text of ``CREATE TABLE``
+with the SQL comments inside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TombstoneKind = Literal["moved", "opening", "converting", "dropped"]
 
 #: The name of a pool, and that of a sequence there.
 Step: TypeAlias = "tuple[str, str]"
-#: Where a sequence has been, and where it is.
+#: A sequence's former pools and names, and the present ones.
 Path: TypeAlias = "tuple[Step, ...]"
 
 _MARK = "sqla_tickets "
@@ -33,9 +33,9 @@ class TableMetadata(NamedTuple):
         layout: the table's columns and draw statements.
         stride: how many numbers apart two tickets of this server are.
         offset: which residue class the server owns, 1 to ``stride``.
-        bits: how large its numbers can grow; not told when it is 64.
-        path: where the sequence has been, at last where it is, by the names that pools had when it came;
-            not told when it was never renamed or moved.
+        bits: the size of its numbers; omitted when it is 64.
+        path: the sequence's former pools and names, the present ones last; omitted when it was never renamed or
+            moved. A pool has the name that it had at that time.
     """
 
     layout: LayoutName
@@ -51,19 +51,19 @@ class TableMetadata(NamedTuple):
         return _MARK + _written(told)
 
     def matches(self, expected: TableMetadata) -> bool:
-        """Whether the table is numbered as expected, however large its numbers can grow."""
+        """Whether the table's layout, stride and offset are as expected; the bits may differ."""
         return self[:3] == expected[:3]
 
     @classmethod
     def parse(cls, text: str | None) -> TableMetadata | None:
-        """Read the metadata out of a comment; None where there is none, as in a foreign table.
+        """Read the metadata in a comment; None where there is none, as in a foreign table.
 
         Raises:
-            ValueError: there is some, and it cannot be read.
+            ValueError: there is metadata, but it cannot be read.
         """
         if text is not None and len(text) > LONGEST_COMMENT:
             raise ValueError(
-                f"the comment with the metadata is longer than {LONGEST_COMMENT} characters"
+                f"the comment with the metadata is too long: expected at most {LONGEST_COMMENT} characters"
             )
         found = _parse(text, _MARK, _METADATA)
         metadata = None if found is None else cls(**found)
@@ -83,7 +83,7 @@ class Tombstone(NamedTuple):
         high_water: no ticket above it was issued from here.
         layout: the layout of the table that was here; None where there was none.
         bits: the bits of the table that was here.
-        nonce: tells it from others that say the same, before a table was here and after.
+        nonce: distinguishes it from an earlier or later tombstone with the same content.
         stride: the stride of the table that was here; 0 where it is unknown, or there was none.
         stub: the name of its stub column.
         path: where the sequence of the table that was here had been.
@@ -107,29 +107,29 @@ class Tombstone(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> Tombstone | None:
-        """Read the tombstone out of a comment; None where there is none.
+        """Read the tombstone in a comment; None where there is none.
 
         Raises:
-            ValueError: there is one, and it cannot be read.
+            ValueError: there is a tombstone, but it cannot be read.
         """
         found = _parse(text, _TOMBSTONE_MARK, _TOMBSTONE)
         return None if found is None else cls(**found)
 
 
 def _written(told: dict[str, Any]) -> str:
-    """As JSON that may stand in an SQL comment, as it does on SQLite; an empty path is left out."""
+    """Format JSON that is safe in an SQL comment, which SQLite needs; an empty path is omitted."""
     if not told["path"]:
         del told["path"]
     return json.dumps(told).replace("*/", "*\\/")
 
 
 def has_metadata(text: str) -> bool:
-    """Whether there is metadata in a comment, be it such that cannot be read."""
+    """Whether a comment has metadata, readable or not."""
     return _MARK + "{" in text
 
 
 def leads_elsewhere(text: str, pool: str | None) -> bool:
-    """Whether a tombstone in a comment stands for a sequence that left the pool, or is on its way.
+    """Whether a comment's tombstone is of a sequence that left the pool, or is leaving it.
 
     Args:
         text: the comment.
@@ -145,14 +145,14 @@ def leads_elsewhere(text: str, pool: str | None) -> bool:
 
 
 class _Parts(NamedTuple):
-    """What a JSON object has to have, and may have, each with what its value has to be."""
+    """The required and optional parts of a JSON object, each with a check of its value."""
 
     what: str
     needed: dict[str, Callable[[object], bool]]
     others: dict[str, Callable[[object], bool]]
 
     def fit(self, found: object) -> bool:
-        """Whether these are all parts of an object, and nothing else is."""
+        """Whether an object has all required parts, and no unknown ones."""
         if not isinstance(found, dict):
             return False
         parts, known = cast("dict[str, object]", found), self.needed | self.others
@@ -219,10 +219,10 @@ _TOMBSTONE: Final = _Parts(
 
 
 def _parse(text: str | None, mark: str, parts: _Parts) -> dict[str, Any] | None:
-    """The JSON object after the mark, if the text has the mark.
+    """Parse the JSON object after the mark, if the text has the mark.
 
     Raises:
-        ValueError: it is none, or not of these parts.
+        ValueError: it is no JSON object, or has other parts.
     """
     start = (text or "").find(mark + "{")
     if text is None or start < 0:

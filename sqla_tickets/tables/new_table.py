@@ -11,19 +11,19 @@ from .metadata import Path, TableMetadata
 
 
 def stub_of(stride: int) -> str:
-    """The stub column of a table that was opened with another stride than it had before.
+    """The name of the stub column of a table whose stride has changed.
 
-    A client that knows the table with the old stride names a column that is gone. So each of its statements
-    fails, whatever connections, privileges and modes there are.
+    A client with the old stride names a column that is gone. So each of its statements fails, whatever its
+    connections, privileges and SQL modes.
     """
     return f"{STUB}_{stride}"
 
 
 def largest_ticket(bits: int) -> int:
-    """The largest ticket of a table: of unsigned 32 bits, or of the signed 64 that all servers have.
+    """The largest ticket of a table of 32 bits, unsigned, or of 64 bits, signed as all servers have them.
 
     Raises:
-        TicketArgumentError: no ticket table has so many bits.
+        TicketArgumentError: no ticket table has that number of bits.
     """
     if type(bits) is not int or bits not in (32, 64):
         raise TicketArgumentError(f"bits={bits!r}: expected 32 or 64")
@@ -33,7 +33,7 @@ def largest_ticket(bits: int) -> int:
 def seed(start: int, stride: int, offset: int) -> int:
     """The number that a new table's row begins with: no ticket after it is below ``start``.
 
-    It is the server's last number below ``start``, or its first one, which is then never issued.
+    It is the server's last number below ``start``, or else its first number, which is then never issued.
     """
     below = start - 1 - (start - 1 - offset) % stride
     return below if below > 0 else offset
@@ -44,14 +44,14 @@ class NewTable:
 
     Args:
         name: the name of the sequence and of its table.
-        layout: ``"replace"`` or ``"counter"``; None for the first that the server can have.
+        layout: ``"replace"`` or ``"counter"``; None for the server's preferred one.
         stride: how many numbers apart two tickets of this server are.
         offset: the residue class of this server, 1 to ``stride``.
         start: no ticket is below it.
         bits: 64, or 32 for tickets up to 4,294,967,295.
         engine: the storage engine, on MySQL and MariaDB.
         stub: the name of the stub column: ``stub``, or `stub_of` a stride.
-        path: where the sequence has been.
+        path: the sequence's former pools and names.
 
     Raises:
         TicketArgumentError: a number or a name that no table can have.
@@ -88,7 +88,7 @@ class NewTable:
         return seed(self.start, self.stride, self.offset)
 
     def layout_on(self, dialect: TicketDialect) -> LayoutName:
-        """The layout that it is to have there."""
+        """The layout that the table gets on a server of this dialect."""
         return self.layout or dialect.layouts[0]
 
     def shape(self, dialect: TicketDialect) -> TableShape:
