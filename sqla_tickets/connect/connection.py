@@ -1,4 +1,4 @@
-"""One connection to a ticket server: a driver's, and a cursor of it that never takes an old answer for a new one."""
+"""One connection to a ticket server: a driver's connection, and a cursor that never mistakes an old answer for a new one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 class _Cursor:
     """A driver's cursor that sends nothing while there is unread data.
 
-    An answer that came twice, or too late, would pass for that of the next statement. A number of one
-    sequence would become a ticket of another one.
+    A repeated or late answer would pass for the next statement's answer. So a number of one sequence would become a
+    ticket of another one.
 
     Args:
         cursor: the driver's.
-        poll: tells what has come in on the connection's socket.
-        buffer: tells whether the driver has read more than it has given out.
+        poll: shows what has arrived on the connection's socket.
+        buffer: shows whether the driver has read more than it has returned.
         name: the server's name, for the log.
     """
 
-    # no `__getattr__`: with one, Python looks up every attribute in the slow way
+    # no `__getattr__`: with one, Python looks up every attribute the slow way
     __slots__ = ("_buffer", "_cursor", "_execute", "_name", "_poll", "close", "fetchall", "nextset")
 
     def __init__(
@@ -44,10 +44,10 @@ class _Cursor:
             self.nextset = cursor.nextset
 
     def execute(self, *arguments: Any) -> object:
-        """Send a statement, unless there is an answer already.
+        """Send a statement, unless there is unread data.
 
         Raises:
-            OutOfStep: there is; nothing was sent.
+            OutOfStep: there is unread data; nothing was sent.
         """
         events = self._poll(0)
         if events or self._buffer():
@@ -58,8 +58,8 @@ class _Cursor:
         if is_closed:
             raise OutOfStep("the idle connection was closed")
         log.warning(
-            "%s: closed a connection, as there was unread data before a statement was sent. Does a proxy repeat"
-            " answers, or delay them? One that comes later still would be taken for the next answer",
+            "%s: closed a connection that had unread data before a statement was sent. Check whether a proxy repeats "
+            "or delays answers: a later one could pass for the next answer",
             self._name,
         )
         raise OutOfStep("unread data on an idle connection")
@@ -86,19 +86,19 @@ class Connection:
     Attributes:
         cursor: the cursor that every statement is sent with.
         dbapi: the driver's connection.
-        lease: what keeps a shared connection checked out of the engine's pool; else None.
-        is_owner_process: its byte 0 is 0 in a process that has not opened it.
+        lease: the checkout of a shared connection from the engine's pool; else None.
+        is_owner_process: its byte 0 is 0 in a process that did not open the connection.
         known_tables: the sequences whose tables were inspected through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may be broken.
-        is_unused: whether no draw has taken it since `Connections.close_unused` has seen it idle.
-        is_closed: whether it is of no use any more.
-        begun: the logical timestamp of its opening, or of the beginning of the background call that opened it.
-        identity: which server it leads to, where that can be told.
-        generation: the server's generation that it was last found to belong to; 0 before it was taken.
+        is_unused: whether no draw has taken it since `Connections.close_unused` saw it idle.
+        is_closed: whether it is closed.
+        begun: the logical timestamp of its opening, or of the start of the background call that opened it.
+        identity: the server that it leads to; None if unknown.
+        generation: the server's generation at the last check; 0 before the first.
     """
 
-    #: Seconds that an answer is given at least.
+    #: The least patience in seconds.
     patience: float = 0.0
 
     __slots__ = (
@@ -140,12 +140,12 @@ class Connection:
 
     @property
     def can_be_cancelled(self) -> bool:
-        """Whether it has a socket, and its driver has told which."""
+        """Whether it has a socket that its driver shows."""
         return self._wire is not None
 
     @property
     def has_answer(self) -> bool:
-        """Whether something has come in that the driver has not read yet."""
+        """Whether there is data that the driver has not read yet."""
         # a function of its own: no two threads may use one at the same time
         poll = None if self._wire is None else self._wire.poller()
         return poll is not None and bool(poll(0))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> Engine:
-    """The engine of ``bind``; one that is made here has time-outs.
+    """The engine of ``bind``; a new one gets time-outs.
 
     Raises:
-        TicketArgumentError: ``bind`` is none of these, of no known kind of database, its URL cannot be read, or its driver is not
-            installed. A URL is never quoted: it may hold a password.
+        TicketArgumentError: ``bind`` has another type, its database is of an unknown kind, its URL cannot be read, or
+            its driver is not installed. The message never quotes a URL, which may hold a password.
     """
     if isinstance(bind, Engine):
         dialect_of(bind.dialect)  # refuses an unknown one
@@ -47,9 +47,8 @@ def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> En
         ) from error
     except (SQLAlchemyError, ValueError):
         raise TicketArgumentError(
-            "the URL of a ticket server cannot be read: expected"
-            " dialect+driver://user:password@host:port/database, of a dialect that SQLAlchemy has, and"
-            " in the password @ as %40, / as %2F, : as %3A, % as %25"
+            "the URL of a ticket server cannot be read: expected dialect+driver://user:password@host:port/database, "
+            "with a dialect that SQLAlchemy has. In the password, write @ as %40, / as %2F, : as %3A, % as %25"
         ) from None
     _limit_waits(engine, timeouts)
     return engine
@@ -57,7 +56,7 @@ def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> En
 
 def _create(url: URL) -> Engine:
     if url.password and "@" in f"{url.host}{url.database}":
-        raise ValueError  # messages would tell what stands behind the first @ of the password
+        raise ValueError  # messages would show what follows the first @ of the password
     # refuses an unknown one, before its driver is missed
     kind = class_of(url.get_dialect().name)
     memory = kind.is_in_memory(url)
@@ -72,10 +71,10 @@ def _create(url: URL) -> Engine:
 
 
 def _limit_waits(engine: Engine, timeouts: Timeouts) -> None:
-    """Give the driver's own time-outs, where the URL says nothing, and allow blocks in one packet.
+    """Set the driver's own time-outs if the URL has none, and allow blocks in one packet.
 
-    They are the net below the pool's, which hold for a draw whatever its driver can. For all other
-    statements, and where a driver does not show its socket, they are all that there is.
+    For a draw they back up the pool's time-outs, which work with any driver. For other statements, and for drivers
+    that hide their socket, there are no others.
     """
     ticket_dialect = dialect_of(engine.dialect)
 
@@ -87,12 +86,12 @@ def _limit_waits(engine: Engine, timeouts: Timeouts) -> None:
 
 
 def in_memory(engine: Engine) -> bool:
-    """Whether the database lives in one connection, which everybody has to share."""
+    """Whether the database is in memory, so that all users share one connection."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
 
 
 def address_of(engine: Engine) -> Hashable:
-    """The address behind an engine, as far as its URL tells: equal for two that lead to one database."""
+    """The address in an engine's URL: equal for two URLs that name one database."""
     dialect = find_dialect(engine.dialect)
     address = None if dialect is None else dialect.address(engine.url)
     return id(engine.pool) if address is None else address

@@ -1,4 +1,4 @@
-"""Translation of a driver's error to this package's: its class, what was found, what to do."""
+"""Translates a driver's error to one of this package: its class, its cause, and what to do."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NOT_VERIFIED = re.compile(
     re.IGNORECASE,
 )
 #: The advice where nothing better is known.
-IS_IT_RUNNING = "is it running, and reachable from here?"
+IS_IT_RUNNING = "check that it is running, and reachable from here."
 _OF_THE_SERVER = {
-    ErrorKind.READ_ONLY: "was it demoted? Tickets need a server that takes writes.",
-    ErrorKind.ACCESS_DENIED: "are the user and the password of its URL right?",
+    ErrorKind.READ_ONLY: "check whether it was demoted: a ticket server must take writes.",
+    ErrorKind.ACCESS_DENIED: "check the user and the password in its URL.",
     ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",
     ErrorKind.DISK_FULL: "free some.",
     ErrorKind.KILLED: "find what kills statements there, such as a limit of their time.",
@@ -42,7 +42,7 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ),
     ErrorKind.DISK_FULL: (
         TicketServerError,
-        "free some: it is drawn from again within seconds.",
+        "free some; draws return within seconds.",
     ),
     ErrorKind.TABLE_MISSING: (
         TicketTableMissing,
@@ -51,10 +51,10 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ErrorKind.EXHAUSTED: (TicketsExhausted, "move the sequence to a table of 64 bits."),
     ErrorKind.DUPLICATE_NUMBER: (
         TicketIntegrityError,
-        "it is exhausted, or its counter was set back.",
+        "the table is used up, or its counter was set back.",
     ),
-    ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "it is no ticket table."),
-    ErrorKind.IN_USE: (TicketTableError, "drop that first."),
+    ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "the table is no ticket table."),
+    ErrorKind.IN_USE: (TicketTableError, "drop that object first."),
     ErrorKind.ACCESS_DENIED: (
         TicketTableError,
         "grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it.",
@@ -63,7 +63,7 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
 
 
 def concerns_table(kind: ErrorKind) -> bool:
-    """Whether an error of this kind, while a table is used, is the table's fault and not the server's."""
+    """Whether an error of this kind concerns one table rather than the whole server."""
     return kind in _OF_THE_TABLE
 
 
@@ -75,11 +75,11 @@ def failure_of(
     table: str | None,
     dialect: TicketDialect,
 ) -> TicketError:
-    """The error that a caller sees; the password is taken out of what the driver said.
+    """The error that a caller sees; the driver's message is quoted without the password.
 
     Args:
-        kind: what has happened.
-        error: what the driver raised, if it did.
+        kind: the kind of error.
+        error: the driver's error, if there is one.
         server: the server's name.
         url: the server's URL.
         table: the name of the sequence; None when no table was used yet.
@@ -91,7 +91,9 @@ def failure_of(
     if table is None or not concerns_table(kind):
         advice = _OF_THE_SERVER.get(kind, IS_IT_RUNNING)
         if kind is ErrorKind.DISCONNECTED and _NOT_VERIFIED.search(said):
-            advice = "its certificate is not for its URL's host, or not by its URL's authority."
+            advice = (
+                "its certificate is not valid for the host, or not from the authority, in its URL."
+            )
         return TicketServerError(f"{server}: {kind.value}{said}: {advice}")
     error_class, advice = _OF_THE_TABLE[kind]
     if kind is ErrorKind.ACCESS_DENIED and error is not None:
@@ -101,6 +103,6 @@ def failure_of(
 
 def _without_password(error: Exception, url: URL) -> str:
     said = str(error)
-    if error.__cause__ is not None and str(error.__cause__) not in said:  # aiomysql keeps it back
+    if error.__cause__ is not None and str(error.__cause__) not in said:  # aiomysql hides it
         said = f"{said}: {error.__cause__}"
     return said.replace(str(url.password), "***") if url.password else said

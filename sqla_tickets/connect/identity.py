@@ -1,7 +1,7 @@
 """The identity of the database server behind a connection, and the time of its start.
 
-A URL may lead to another server tomorrow: a replica that was promoted, a copy that was restored. And a
-server that was started again may have lost what it did last. The members of one cluster are one server.
+A URL may lead to another server tomorrow: a promoted replica, or a restored copy. And a restarted server may have
+lost its last commits. The members of one cluster are one server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from ..dialects import ErrorKind, Statement, TicketDialect
 from .timeouts import CONNECT_TIMING
 
-#: What a node shows that has not joined its cluster yet.
+#: The view that a node shows before it joins its cluster.
 _NO_CLUSTER = ("", "00000000-0000-0000-0000-000000000000")
 
 
@@ -22,10 +22,10 @@ class Identity(NamedTuple):
     """One run of one database server.
 
     Attributes:
-        name: what tells it from others.
-        since: when it was started, in seconds by its own clock.
-        cluster: the identity of the Galera cluster, or of the group, whose member it is; None of a plain server.
-        view: which members of a Galera cluster were connected, and their how many-th meeting that was.
+        name: what distinguishes it from other servers.
+        since: when it started, in seconds by its own clock.
+        cluster: the identity of its Galera cluster or group; None for a plain server.
+        view: the number of the Galera cluster's view, and the members in it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Identity(NamedTuple):
     view: str = ""
 
     def is_same_run(self, other: Identity | None) -> bool:
-        """Whether the other one was read from the same server, which was not started again since."""
+        """Whether the other identity is of the same server, not restarted since."""
         return (
             other is not None
             and self.name == other.name
@@ -42,20 +42,21 @@ class Identity(NamedTuple):
         )
 
     def shares_cluster(self, other: Identity | None) -> bool:
-        """Whether both are members of one cluster, or one member."""
+        """Whether both are in one cluster."""
         return other is not None and self.cluster is not None and self.cluster == other.cluster
 
 
 class KnownRuns:
-    """The runs of one ticket server that make up one generation: between them its numbers cannot fall back.
+    """The runs of one ticket server that make up one generation, within which its numbers cannot fall back.
 
-    A plain server has one run, and so has a group of MySQL's, whose view the least user cannot read. The members of a
-    Galera cluster agree on every commit, so it has one of each member, until its members change: then each is inspected again. A cluster that is begun anew from
-    a member that was behind keeps its identity, but has another view, or that member another run.
+    A plain server has one run, and so has a MySQL group, whose view a ticket user cannot read. The members of a
+    Galera cluster agree on every commit, so the cluster has a run of each member, until its members change. Then each
+    is inspected again. A cluster that is bootstrapped from a lagging member keeps its identity, but has another view,
+    or that member has another run.
 
     Args:
         identity: the identity of the run that began it.
-        known: those of other members that belong to it, too.
+        known: the identities of other members in the same generation.
     """
 
     def __init__(self, identity: Identity, known: Iterable[Identity] = ()) -> None:
@@ -63,22 +64,22 @@ class KnownRuns:
         self._runs = {run.name: run for run in (*known, identity)}
 
     def has(self, identity: Identity, *, is_new: bool) -> bool:
-        """Whether a connection that leads there tells nothing new.
+        """Whether a connection to that run brings nothing new.
 
         Args:
             identity: the identity that was read when it was opened.
-            is_new: whether that was just now: an old connection tells of an old view.
+            is_new: whether it was opened just now; an old connection has an old view.
         """
         if not identity.is_same_run(self._runs.get(identity.name)):
             return False
         return not is_new or self._is_of_view(identity)
 
     def followed_by(self, identity: Identity, *, is_new: bool) -> KnownRuns:
-        """The next one: with the runs that are known already, if this is one more member."""
+        """The next generation; it includes the known runs if this is one more member."""
         is_one_more = identity.shares_cluster(self._latest) and identity.name not in self._runs
         if (
             not is_one_more or not identity.view
-        ):  # without its view, no client can tell that it fell back
+        ):  # without its view, no client can see that it fell back
             return KnownRuns(identity)
         if not is_new:  # its view is an old one
             identity = identity._replace(view=self._latest.view)
@@ -91,17 +92,17 @@ class KnownRuns:
 def identify(
     cursor: DBAPICursor, dialect: TicketDialect, last: Identity | None = None
 ) -> Identity | None:
-    """Ask a server for its identity; None of a file, and of one that does not tell.
+    """Ask a server for its identity; None for a file, and for a server that does not show one.
 
-    One round trip. A MySQL server has a second one when it is not the one that was asked last.
+    It takes one round trip, and a second one for a MySQL server that is not the one asked last.
 
     Args:
         cursor: the cursor that sends it.
         dialect: the server's dialect.
-        last: what was found last at this address.
+        last: the last identity found at this address.
 
     Raises:
-        Exception: the driver's, of one that may tell, but not now: it may be another server than before.
+        Exception: the driver's error, from a server that could show an identity: it may be another server now.
     """
     question = dialect.identity()
     row = None if question is None else _row(cursor, dialect, question)
@@ -124,7 +125,7 @@ def identify(
 
 
 def _row(cursor: DBAPICursor, dialect: TicketDialect, question: Statement) -> Sequence[Any] | None:
-    """The one row that a server answers; None if it stands in for MySQL and lacks what is asked for."""
+    """Read a server's one row; None if it is a substitute for MySQL that lacks the variable."""
     for is_again in (False, True):
         try:
             cursor.execute(question.text, ())
@@ -135,6 +136,6 @@ def _row(cursor: DBAPICursor, dialect: TicketDialect, question: Statement) -> Se
                 continue
             if kind in (ErrorKind.KILLED, ErrorKind.TIMEOUT):
                 raise
-            return None  # if the connection is gone, no draw is sent over it
+            return None  # if the connection is lost, no draw is sent over it
         return cast("Sequence[Any]", row)
     return None

@@ -1,7 +1,7 @@
 """The connection limit: draws wait for a new connection, or in a queue for another draw's.
 
-A server lets in a hundred connections or two, for all its clients. Hundreds of tasks that draw at once do not
-open one each: the rest of them queue, and a draw takes a millisecond.
+A server admits one or two hundred connections for all its clients. So hundreds of tasks that draw at once do not open
+one each: most of them queue, and a draw takes a millisecond.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .timeouts import CONNECT_TIMING
 
 
 class Pending(Protocol):
-    """Something that a caller waits for: an answer, a pending connect, a connection from the queue."""
+    """Something that a caller waits for: an answer, a pending connect, or a connection from the queue."""
 
     @property
     def patience(self) -> float:
-        """Seconds that it is given at least."""
+        """The least patience in seconds."""
         ...
 
     @property
@@ -35,16 +35,16 @@ class Pending(Protocol):
 
     @property
     def has_answer(self) -> bool:
-        """Whether what is waited for has come."""
+        """Whether the wait has succeeded."""
         ...
 
     def cancel(self) -> None:
-        """Release the caller, which goes on without it; called by any thread."""
+        """Release the caller, which continues without it; any thread may call this."""
         ...
 
 
 class Waiter(Protocol):
-    """A request for a connection, which can be cancelled."""
+    """A request that waits for a connection, and can be cancelled."""
 
     @property
     def cancelled(self) -> object:
@@ -53,12 +53,12 @@ class Waiter(Protocol):
 
     @property
     def deadline(self) -> float:
-        """When it has waited for long enough, by ``time.monotonic()``."""
+        """When its wait ends, by ``time.monotonic()``."""
         ...
 
     @property
     def is_server_down(self) -> bool:
-        """Whether connections are known not to come back."""
+        """Whether the server is down, so that no connection will be returned."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Waiter(Protocol):
         ...
 
     def wait_on(self, pending: Pending, /) -> None:
-        """Wait for this from now on."""
+        """Begin to wait for this."""
         ...
 
 
@@ -78,10 +78,10 @@ class _Wait:
         in_a_task: whether a task of an event loop waits, and not a thread.
 
     Attributes:
-        is_wanted: whether its draw has not gone on yet, with a connection or without one.
+        is_wanted: whether its draw still waits.
     """
 
-    #: Seconds that it is given at least.
+    #: The least patience in seconds.
     patience: float = CONNECT_TIMING.several_round_trips_seconds
 
     def __init__(self, *, in_a_task: bool) -> None:
@@ -95,7 +95,7 @@ class _Wait:
         self._over.set()
 
     def withdraw(self) -> Connection | None:
-        """Wait no longer; returns what has been given."""
+        """End the wait; returns the connection that has been delivered, if any."""
         with self._lock:
             self.is_wanted = False
             connection, self._connection = self._connection, None
@@ -121,19 +121,19 @@ class ConnectionRequest(_Wait):
 
     @property
     def has_answer(self) -> bool:
-        """Whether it has come."""
+        """Whether the connection has come."""
         return self._over.is_set()
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it has not come, and is wanted."""
+        """Whether the draw still waits for it."""
         return self.is_wanted and not self._over.is_set()
 
     def deliver(self, connection: Connection | None) -> bool:
         """Give the waiting draw a connection, or None for it to open one.
 
         Returns:
-            False when no draw waits any more.
+            False if the draw no longer waits.
         """
         with self._lock:
             if not self.is_waited_for:
@@ -143,7 +143,7 @@ class ConnectionRequest(_Wait):
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for no longer than that; whether the request was answered or cancelled."""
+        """Wait for at most ``seconds``; whether the request was answered or cancelled."""
         if not isinstance(self._over, asyncio.Event):
             return self._over.wait(seconds)
         try:
@@ -154,18 +154,18 @@ class ConnectionRequest(_Wait):
 
 
 class PendingConnect(_Wait):
-    """A connection that is being opened in the background, and that its draw can abandon.
+    """A connection that is opened in the background, and that its draw can abandon.
 
-    No driver shows the socket of a connection that is not open yet, and a frozen server accepts one without
-    a word. So a background thread opens it, and the draw waits for it as for an answer. When it comes too late
-    it is kept for another draw.
+    No driver shows the socket of a pending connection, and a frozen server accepts one without an answer. So a
+    background thread opens it, and the draw waits for it as for an answer. A late connection is kept for another
+    draw.
 
     Args:
         open_one: opens it.
-        keep: gets it when no draw waits for it any more.
-        ended: is called when the attempt has ended, even if no draw waits for it any more.
+        keep: called with the connection if no draw waits for it any more.
+        ended: called when the attempt has ended, even if no draw waits for it any more.
         name: the server's name.
-        seconds: after which an attempt in an event loop ends, as not every driver does by itself.
+        seconds: when an attempt in an event loop is cancelled, as some drivers have no time-out.
         in_a_task: whether the driver is asynchronous.
 
     Attributes:
@@ -192,15 +192,15 @@ class PendingConnect(_Wait):
 
     @property
     def has_answer(self) -> bool:
-        """Whether it is open, or has failed."""
+        """Whether the connection is open, or has failed."""
         return self._connection is not None or self._error is not None
 
     def wait(self) -> Connection:
-        """The open connection.
+        """Wait for the connection, and return it.
 
         Raises:
-            Exception: the driver's, when it cannot be opened.
-            TicketServerError: it was cut.
+            Exception: the driver's error, if it cannot be opened.
+            TicketServerError: it was cancelled.
         """
         name = f"sqla_tickets connection to {self._name}"
         try:
@@ -244,11 +244,11 @@ class PendingConnect(_Wait):
 
 
 class IdleConnections(deque[Connection]):
-    """The idle connections of all threads, or of one event loop; and how many there are in all.
+    """The idle connections of all threads, or of one event loop, and the number of all their connections.
 
     Attributes:
-        connecting: those that are being opened now, whether a draw waits for them or not.
-        full_until: when it may be worth to open another one, by ``time.monotonic()``.
+        connecting: the pending connections, whether a draw waits for them or not.
+        full_until: when the server may admit another one, by ``time.monotonic()``.
         queue: the callers that wait for one, in order of arrival.
     """
 
@@ -260,11 +260,11 @@ class IdleConnections(deque[Connection]):
         self.full_until = 0.0
 
     def has_made(self, connection: Connection) -> None:
-        """Count a connection, idle or not, until it is closed. A draw that abandons it does not count it."""
+        """Count a connection, idle or not, until it is closed. An abandoned one is not counted."""
         self._made.add(connection)
 
     def has_room(self) -> bool:
-        """Whether another one is to be opened for a draw that finds none idle."""
+        """Whether a draw that finds none idle may open another one."""
         there = self._count_open()
         if there and time.monotonic() < self.full_until:
             return False
@@ -274,7 +274,7 @@ class IdleConnections(deque[Connection]):
         return is_room and waited_for < CONNECT_TIMING.max_connecting
 
     def can_do_without(self) -> bool:
-        """Whether there are others to wait for, now that the server lets in no more."""
+        """Whether there are others to wait for, as the server admits no more."""
         self.full_until = time.monotonic() + CONNECT_TIMING.server_full_seconds
         return bool(self._count_open())
 
@@ -282,7 +282,7 @@ class IdleConnections(deque[Connection]):
         return sum(not connection.is_closed for connection in self._made)
 
     def take_unused(self) -> list[Connection]:
-        """Remove those that no draw has taken since the last call; the one that is taken next stays."""
+        """Remove connections that no draw has taken since the last call, except the next one to be taken."""
         unused: list[Connection] = []
         for connection in list(self):
             if connection.is_unused and len(self) > 1:
@@ -303,13 +303,13 @@ class IdleConnections(deque[Connection]):
                 self.append(connection)
 
     def replace(self) -> None:
-        """Let the first waiting draw open a connection, where there is room for one."""
+        """Let the first waiting draw open a connection, if there is room for one."""
         while (request := self._first_waiting()) is not None and self.has_room():
             if request.deliver(None):
                 return
 
     def _first_waiting(self) -> ConnectionRequest | None:
-        """The first that is waited for; it stays in the queue until it has come, whatever comes between."""
+        """The first request that still waits; it stays in the queue until its connection has come."""
         while self.queue:
             with suppress(IndexError, ValueError):  # others were faster
                 request = self.queue[0]

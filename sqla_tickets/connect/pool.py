@@ -1,8 +1,8 @@
-"""The connections to one ticket server: opened for tickets alone, in autocommit, kept while idle.
+"""The connections to one ticket server: opened for tickets only, in autocommit, kept while idle.
 
-An ordinary pool of SQLAlchemy's costs a ROLLBACK per checkout and a share of a millisecond of
-Python; a draw is one round trip of that length. So a connection, once opened by way of the engine
-(its URL, creator, events and TLS), is detached from it and kept here with a cursor.
+SQLAlchemy's own pool costs a ROLLBACK for each checkout and a fraction of a millisecond of Python, and a draw is one
+round trip of that length. So a connection is opened through the engine (its URL, creator, events and TLS), then
+detached from it and kept here with a cursor.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ from .timeouts import CONNECT_TIMING, Timeouts
 class Connections:
     """Idle connections to one server, one deque per event loop and one for all threads.
 
-    No lock is held while the server is waited for; taking and giving back are single operations
-    of a deque.
+    No lock is held during a wait for the server; taking and returning are single operations of a deque.
 
     Args:
         engine: the engine that opens them.
         server: the server's name, for the log.
-        timeouts: how long the server is waited for.
+        timeouts: the server's time-outs.
 
     Attributes:
-        alone: a lock to be held, in a ``with``, for as long as one is used; None where each user has one
-            of its own.
+        alone: a lock to hold, in a ``with``, while the single shared connection is used; None if each user has its
+            own.
     """
 
     def __init__(self, engine: Engine, server: str, timeouts: Timeouts) -> None:
@@ -65,36 +64,36 @@ class Connections:
 
     @property
     def has_idle(self) -> bool:
-        """Whether one can be taken without another being opened."""
+        """Whether an idle connection can be taken."""
         return bool(self._idle())
 
     @property
     def connecting_since(self) -> float:
-        """When a thread began to open the latest connection that is not open yet; 0 where there is none."""
+        """When a thread began to open the latest pending connection; 0 if none is pending."""
         return max((connect.since for connect in self._threads.connecting), default=0.0)
 
     @property
     def were_closed(self) -> bool:
-        """Whether all were closed since this background call was begun."""
+        """Whether all connections were closed since this background call began."""
         return begun() < self._closed_at
 
     @property
     def dialect(self) -> Dialect:
-        """The engine's dialect; it knows the server's version from the first connection on."""
+        """The engine's dialect, which knows the server's version after the first connection."""
         return self._engine.dialect
 
     def acquire(self, waiter: Waiter | None = None) -> Connection:
-        """An idle connection, or a new one.
+        """Take an idle connection, or open a new one.
 
-        A connection that an interrupt keeps from its caller is closed when it is collected.
+        A connection that an interrupt keeps from its caller is closed by the garbage collector.
 
         Args:
-            waiter: does not wait for a new one longer than it has to; None for what waits until it is there.
+            waiter: the request that waits, which may give up early; None to wait until a connection is open.
 
         Raises:
-            Exception: the driver's, when there is none and none can be opened.
+            Exception: the driver's error, if none is idle and none can be opened.
         """
-        if not self._is_owner_process[0]:  # a fork that Python was not told of
+        if not self._is_owner_process[0]:  # a fork that Python did not notice
             self.abandon()
         try:
             connection = (self._idle() if self._is_async else self._threads).pop()
@@ -134,7 +133,7 @@ class Connections:
             idle.replace()
 
     def _given_back(self, waiter: Waiter, end: float) -> Connection | None:
-        """A connection of another draw's; None where one is to be opened."""
+        """Wait for another draw's connection; None if one must be opened."""
         idle = self._idle()
         if idle.has_room():
             return None
@@ -163,10 +162,10 @@ class Connections:
             self._idle().replace()
 
     def idle_one_answers(self, seconds: float) -> bool:
-        """Ping an idle connection; False where there is none, or it is broken.
+        """Ping an idle connection; False if there is none, or it is broken.
 
         Args:
-            seconds: after which it is given up: the driver waits for longer, or for ever.
+            seconds: when to give up; the driver waits for longer, or for ever.
         """
         if self._shared or not self._is_owner_process[0]:  # or, in a fork, they are the parent's
             return False
@@ -191,10 +190,10 @@ class Connections:
         return True
 
     def release(self, connection: Connection) -> None:
-        """Keep a connection whose last statement ended well.
+        """Return a connection whose last statement succeeded.
 
-        It is closed where all were closed since it was opened, or since the background call that opened it was
-        begun: after `dispose`, nothing stays open for a call that was under way.
+        It is closed instead if all were closed since it was opened, or since the background call that opened it
+        began: after `dispose`, nothing stays open for a running call.
         """
         idle = self._idle() if self._is_async else self._threads
         is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
@@ -207,7 +206,7 @@ class Connections:
             idle.replace()
 
     def keep_spare(self, connection: Connection) -> None:
-        """Keep a connection that no draw has asked for, unless there is an idle one already."""
+        """Keep a connection that no draw asked for, unless one is idle already."""
         if self._idle():
             self._close(connection)
         else:
@@ -230,8 +229,8 @@ class Connections:
         close = self.dialect.do_terminate if self.dialect.has_terminate else self.dialect.do_close
         try:
             if dialect_of(self.dialect).is_embedded:
-                # a statement that was not read to its end locks the file until its cursor is collected,
-                # which SQLAlchemy 2.0 has in a frame, where a cancelled task's traceback keeps it
+                # an unfinished statement locks the file until its cursor is collected; SQLAlchemy 2.0 has that in a
+                # frame, which a cancelled task's traceback keeps alive
                 with contextlib.suppress(Exception):
                     connection.cursor.close()
                 traceback.clear_frames(sys.exc_info()[2])
@@ -240,14 +239,14 @@ class Connections:
                 close(connection.dbapi)
 
     def close_idle(self) -> None:
-        """Close what is idle, as the server may have been restarted, or is unresponsive."""
+        """Close idle connections, as the server may have been restarted, or is unresponsive."""
         self._close_each(self._idle(), patience=0)
 
     def close_unused(self) -> bool:
-        """Close the idle connections that no draw has taken since the last call, but one.
+        """Close idle connections that no draw has taken since the last call, except one.
 
-        A server lets in so many, for all clients: after a burst, those of one process would keep others out for ever.
-        They are closed in the background. No file of SQLite is: that would not survive a fork.
+        A server admits a limited number for all clients, so after a burst one process would keep others out for ever.
+        Connections are closed in the background, but never to a SQLite file, where a fork during that would be fatal.
 
         Returns:
             Whether the next call may close one.
@@ -278,7 +277,7 @@ class Connections:
         return len(idle) > 1
 
     def close_all(self) -> None:
-        """Close what is idle in every event loop, too."""
+        """Close the idle connections of all threads and event loops."""
         self._closed_at = next(timestamps)
         self._close_each(self._threads, patience=0.5)
         here = running_loop()
@@ -288,11 +287,11 @@ class Connections:
                 with contextlib.suppress(RuntimeError):  # it was closed just now
                     loop.call_soon_threadsafe(self._close_in_task, idle)
             else:
-                # no loop that stands still reads a good-bye
+                # a stopped loop reads no goodbye
                 self._close_each(idle, patience=0.5 if loop is here else 0)
 
     def _close_in_task(self, idle: deque[Connection]) -> None:
-        """Close connections of the event loop that this is called in."""
+        """Close connections of the current event loop."""
 
         def close() -> None:
             self._close_each(idle, patience=0.5)
@@ -300,7 +299,7 @@ class Connections:
         in_background(close, f"sqla_tickets closes connections to {self._server}", in_a_task=True)
 
     def _close_each(self, idle: deque[Connection], patience: float) -> None:
-        """Close them, politely for ``patience`` seconds: asyncpg waits two seconds for the answer to each good-bye."""
+        """Close connections, with a goodbye for ``patience`` seconds only: asyncpg waits two seconds for each answer."""
         end = time.monotonic() + patience
         with contextlib.suppress(IndexError):
             while True:
@@ -310,15 +309,15 @@ class Connections:
                 self._close(connection)
 
     def __del__(self) -> None:
-        # there may be no loop left to close them in; and no name in a module when the interpreter ends
+        # there may be no loop left to close them in, and module names are gone when the interpreter ends
         if not self._is_async and globals()["timestamps"]:
             self.close_all()
 
     def abandon(self) -> None:
-        """Forget every connection without a word to the server: in a fork they are the parent's.
+        """Forget every connection without a message to the server: in a fork they are the parent's.
 
-        They are kept from the garbage collector, since closing says good-bye on the parent's socket.
-        Those that this process has opened stay.
+        They are kept from the garbage collector, since closing them sends a goodbye on the parent's socket. Those
+        that this process opened stay.
         """
         if self._is_owner_process[0]:
             return
@@ -326,7 +325,7 @@ class Connections:
             _of_another_process.append((self._source, self._threads, self._loops))
             self._forked = True
             self._source = self._engine.pool.recreate()
-        # The one connection of a database in memory is for one thread at a time.
+        # One thread at a time uses the connection of a database in memory.
         shared = self._shared and not self._is_async
         self.alone = threading.RLock() if shared else None
         self._threads: IdleConnections = IdleConnections()
@@ -340,15 +339,18 @@ class Connections:
         return self._loops.setdefault(asyncio.get_running_loop(), IdleConnections())
 
     def open(self) -> Connection:
-        """A new connection.
+        """Open a new connection.
 
         Raises:
-            Exception: the driver's, when none can be opened.
+            Exception: the driver's error, if none can be opened.
         """
         if not self._is_owner_process[0]:
             self.abandon()
         if self._forked and self._shared:
-            raise RuntimeError("an in-memory database does not cross a fork: each side has a copy")
+            raise RuntimeError(
+                "an in-memory database cannot be used after a fork, which copies it: open the pool in "
+                "the child"
+            )
         timestamp, owner = begun(), self._is_owner_process
         lease = self._source.connect()
         dbapi = lease.dbapi_connection

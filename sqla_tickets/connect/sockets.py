@@ -1,8 +1,8 @@
-"""The socket under a driver's connection, and what the driver has read from it ahead.
+"""The socket under a driver's connection, and the data that the driver has read ahead.
 
-The monitor cancels a request by its socket while a thread waits on it. An unexpected answer lies in
-the socket, or in the driver's buffer. No two drivers keep them in the same place, and none promises where:
-what is found is taken only when it is what it should be.
+The monitor cancels a request through its socket while a thread waits on it. An unexpected answer is in the socket, or
+in the driver's buffer. Each driver keeps these in another undocumented place, so what is found is checked before it
+is used.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-#: Of an end that was closed, as far as the system tells it apart from one that has something to read.
+#: The poll events of a closed end, if the system distinguishes it from one with data.
 CLOSED: Final[int] = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
-#: Waits for so many milliseconds; returns what has come in, as ``select.poll().poll`` does.
+#: Waits for a number of milliseconds; returns events as ``select.poll().poll`` does.
 Poll: TypeAlias = "Callable[[int], list[tuple[int, int]]]"
 
 _SOCKET_FINDERS: Final[tuple[Callable[[Any], int], ...]] = (
     lambda c: c.fileno(),  # mysqlclient, psycopg, psycopg2
     lambda c: c._sock.fileno(),  # PyMySQL
     lambda c: c._socket.sock.fileno(),  # mysql-connector; its C extension shows none
-    lambda c: c._get_socket(),  # mariadb; a caller of its `socket` closes it one day
+    lambda c: c._get_socket(),  # mariadb; a caller of its `socket` closes it later
     lambda c: c._transport.get_extra_info("socket").fileno(),  # asyncmy, asyncpg
     lambda c: c._writer.get_extra_info("socket").fileno(),  # aiomysql
 )
 
 
 class Wire(Protocol):
-    """The socket of a connection, as other threads than the driver's see it."""
+    """The socket of a connection, for other threads than the driver's."""
 
     def poller(self) -> Poll | None:
-        """A function that one thread may use; None where the system has none, as under eventlet."""
+        """A poll function for one thread; None if the system has none, as under eventlet."""
         ...
 
     def shut_down(self) -> None:
@@ -53,7 +53,7 @@ class Wire(Protocol):
 
 
 class SocketWire:
-    """A socket by a number of its own: the driver may close its one, and the system reuse it.
+    """A socket under a duplicated number, since the driver may close its own number, and the system reuse it.
 
     Args:
         number: the number of the driver's socket.
@@ -84,7 +84,7 @@ def wire_of(dbapi_connection: DBAPIConnection) -> Wire | None:
     """The socket under a connection, as `socket_of` finds it.
 
     Returns:
-        None also at the limit of open files: then the monitor cannot poll it.
+        None if there is none, or at the limit of open files; the monitor then cannot poll it.
     """
     number = socket_of(dbapi_connection)
     if number is not None:
@@ -96,8 +96,8 @@ def wire_of(dbapi_connection: DBAPIConnection) -> Wire | None:
 def socket_of(dbapi_connection: DBAPIConnection) -> int | None:
     """The file descriptor of a connection's socket, with or without TLS.
 
-    It is the driver's own. Duplicate it (``os.dup``) before another thread acts on it: its number
-    may be another connection's as soon as the driver has closed it.
+    It is the driver's own. Duplicate it (``os.dup``) before another thread uses it, since the number may be another
+    connection's once the driver has closed it.
 
     Args:
         dbapi_connection: a driver's connection, or SQLAlchemy's adapter around an async driver's.
@@ -118,14 +118,14 @@ def socket_of(dbapi_connection: DBAPIConnection) -> int | None:
 
 
 def buffer_of(dbapi_connection: DBAPIConnection) -> Callable[[], object]:
-    """A function that tells, without a system call, whether the driver has read more than it has returned.
+    """A function that shows, without a system call, whether the driver has read more than it has returned.
 
     Args:
         dbapi_connection: a driver's connection, or SQLAlchemy's adapter around an async driver's.
 
     Returns:
-        A function whose result is true while it has. It never is for a driver that hides its buffer, as those
-        written in C do, and for one that has none.
+        A function whose result is true while it has. The result is always false for a driver without a buffer, or one
+        that hides it, as drivers written in C do.
     """
     connection = getattr(dbapi_connection, "driver_connection", dbapi_connection)
     for find in _BUFFERS:
@@ -139,7 +139,7 @@ def buffer_of(dbapi_connection: DBAPIConnection) -> Callable[[], object]:
 
 
 def _peeked(connection: Any) -> Callable[[], object]:
-    """PyMySQL's buffer: a buffered reader, which only peeks into its buffer where it can read nothing.
+    """Give PyMySQL a buffered reader that can peek into its buffer without reading the socket.
 
     It reads from the socket itself. The `socket.SocketIO` between the two would check five times that it is open.
     """
@@ -159,7 +159,7 @@ def _peeked(connection: Any) -> Callable[[], object]:
     return peek
 
 
-#: Says what a socket says that would have to wait: None.
+#: Returns None, as a socket does that would block.
 _receive_nothing: Final[Callable[[object], None]] = deque[object](maxlen=0).append
 
 

@@ -1,32 +1,33 @@
-"""How long a draw takes at most, where that is set, and who ends which wait. No other file is needed to tell.
+"""How long a draw takes at most, where that is set, and what ends each wait.
 
 **A draw takes no longer than servers x (timeout + lock_wait)**: 2 seconds for each server, as `TicketPool` sets
-`Timeouts`. A server that waits for a lock sends as little as one that is frozen. A ping on another connection tells them
-apart: a server that answers it is alive. So a frozen server costs a draw at most ``timeout``, 1 second; one whose lock is held costs
-both, 2 seconds.
+`Timeouts`. A server that waits for a lock sends as little as a frozen one. A ping on another connection distinguishes
+them: a server that answers is alive. So a frozen server costs a draw at most ``timeout``, 1 second; a locked table
+costs both, 2 seconds.
 
 The earliest of these ends a wait for one server. The first two of them are exact to a fraction of a second:
 
 - The hedging monitor cuts the draw's socket, with every driver that shows one: `draw.hedging`, ``_action``.
-- A draw without a connection leaves the queue for one: `connect.pool`, ``acquire``.
-- After a deadlock, or another error that says nothing against the server, it sends its statement again until the time is
-  over: `draw.server`, ``_draw_again``.
+- A draw leaves the queue for a connection: `connect.pool`, ``acquire``.
+- After a deadlock, or another error that does not count against the server, a draw repeats its statement until the
+  time is over: `draw.server`, ``_draw_again``.
 - The server ends its own wait for a lock: `dialects`, ``set_up_session``. MySQL and MariaDB take whole seconds.
 - The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. An
   ``Engine`` of the user's keeps its own.
 
-There are four exceptions, which come on top:
+Four exceptions add to that:
 
-- A server that is asked again: twice at most where it came back, answers others, or had closed an idle connection, and
-  three times more where its table serves a queue of others: `draw.failover`, ``servers_to_try``, with ``max_queues``.
+- A server that is asked again: at most twice if it came back, answers others, or had closed an idle connection, and
+  three times more if its table serves a queue of others: `draw.failover`, ``servers_to_try``, with ``max_queues``.
   Whether it does shows within half a second: `draw.slow_path`, ``_is_in_a_queue``, with ``queue_seconds``.
 - The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
   ``require_peer`` as long as for a server, each. 5 seconds for a draw that is far ahead. `high_water.timing`:
   ``patience_seconds``, ``lead_wait_seconds``.
 - A sequence that is being moved: 5 seconds. `draw.timing`: ``move_seconds``.
-- A free thread, in an event loop whose driver is synchronous: 32 tasks draw at once. `concurrency`, ``_threads``.
+- A wait for a free thread, in an event loop with a synchronous driver: 32 tasks draw at once. `concurrency`,
+  ``_threads``.
 
-A call that wants many tickets may take several draws; a block is one, where the user may lock tables.
+A call for many tickets may take several draws; a block takes one, if the user may lock tables.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from typing import Final
 class Timeouts:
     """The time-outs of one ticket server, as ``TicketPool(timeout=, lock_wait=)`` sets them.
 
-    A default stands as a number in the text of `TicketPool`, README and docs/understand/how-a-draw-works, too.
+    Docs repeat the defaults as numbers: `TicketPool`, README and docs/understand/how-a-draw-works.
 
     Attributes:
         timeout_seconds: how long the server may send nothing, on all connections of the process. If it is shorter than a draw takes on
             a healthy server, draws fail.
-        lock_wait_seconds: the longest wait of the server's own for a lock.
+        lock_wait_seconds: how long the server itself waits for a lock.
     """
 
     timeout_seconds: float = 1.0
@@ -58,21 +59,22 @@ class Timeouts:
 
     @property
     def cancel_seconds(self) -> float:
-        """After which an attempt to connect in an event loop is cancelled: not before the driver ends it by itself."""
+        """The time after which an attempt to connect in an event loop is cancelled; a driver's own time-out comes first."""
         return math.ceil(self.draw_seconds) + 1
 
 
 @dataclass(frozen=True)
 class ConnectTiming:
-    """What no user sets: the waits within a draw's time, and how many connections there are.
+    """Fixed limits: the waits within a draw's time, and the number of connections.
 
     Attributes:
-        several_round_trips_seconds: what opening a connection, and inspecting a table, are given at least.
-        recheck_seconds: after which a draw that waits for a connection checks whether there is still one to wait for.
-        server_full_seconds: after which a server that let in no more connections is asked for one again.
-        max_connections: how many a process keeps to one server; draws beyond wait for one to be given back.
+        several_round_trips_seconds: the least patience for opening a connection, and for inspecting a table.
+        recheck_seconds: how often a draw in the queue checks that a connection can still come.
+        server_full_seconds: how long a server that had too many connections is not asked for a new one.
+        max_connections: how many a process keeps to one server; further draws wait for one of them.
         max_connecting: how many are opened at once: each takes several round trips, while a draw takes one.
-        start_tolerance_seconds: how far two readings of one server's start may lie apart: its uptime has whole seconds.
+        start_tolerance_seconds: how far two readings of one server's start may differ, since its uptime has whole
+            seconds.
     """
 
     several_round_trips_seconds: float = 0.05

@@ -1,6 +1,6 @@
 # What is protected is hidden from users, not from this package.
 # pyright: reportPrivateUsage=false
-"""One sequence's table on one ticket server, as maintenance inspects and changes it."""
+"""One sequence's table on one ticket server, for maintenance."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ P = ParamSpec("P")
 
 
 class Servers(Protocol):
-    """The ticket servers that share the ids of some sequences, as far as maintenance uses them.
+    """The ticket servers that share the ids of some sequences: what maintenance needs of a `TicketPool`.
 
-    A `TicketPool` is one.
+    A `TicketPool` has all of it.
     """
 
     @property
     def name(self) -> str:
-        """Their name in tombstones."""
+        """The pool's name in tombstones."""
         ...
 
     @property
     def servers(self) -> Sequence[TicketServer]:
-        """In the order of their offsets."""
+        """The servers in the order of their offsets."""
         ...
 
     @property
     def stride(self) -> int:
-        """How many numbers apart two tickets of one server are."""
+        """The difference between two consecutive tickets of one server."""
         ...
 
     @property
@@ -87,44 +87,44 @@ class TableHandle(NamedTuple):
         """How many numbers apart two tickets of the server are."""
         return self.server.context.stride
 
-    # -- what is there
+    # -- inspection
 
     def inspect(self) -> FoundTable:
-        """The object that the server has under that name."""
+        """What the server has under that name: a table, a tombstone, or nothing."""
         return self.run(tombstones.inspect)
 
     def active(self) -> ActiveTable:
-        """The table, which has a number.
+        """The table that can be drawn from, with its number.
 
         Raises:
-            TicketTableMissing: there is none that can be drawn from.
+            TicketTableMissing: there is no such table.
         """
         state = self.inspect()
         if isinstance(state, ActiveTable) and state.number is not None:
             return state
         raise TicketTableMissing(
-            f"{self.server} has no ticket table {self.sequence!r} that can be drawn from:"
-            " `sqla-tickets doctor` says why"
+            f"{self.server} has no ticket table {self.sequence!r} that can be drawn from: run `sqla-tickets doctor` "
+            "to see why"
         )
 
-    # -- what becomes of it
+    # -- changes
 
     def place_tombstone(self, to: Destination, seen: FoundTable) -> Tombstone:
-        """Put a tombstone where nothing is, or in the place of the tombstone ``seen``."""
+        """Create a tombstone where nothing is, or replace the tombstone ``seen``."""
         return self.server.make(self.sequence, tombstones.place_tombstone, self.sequence, to, seen)
 
     def close(
         self, kind: TombstoneKind, pool: str, sequence: str, seen: FoundTable = None
     ) -> Tombstone:
-        """Put a tombstone in the place of the table, or of the tombstone ``seen``; it leads to ``sequence``."""
+        """Replace the table, or the tombstone ``seen``, by a tombstone that leads to ``sequence``."""
         return self.run(tombstones.close, Destination(kind, pool, sequence), seen)
 
     def open(self, element: NewTable, expected: Tombstone) -> None:
-        """Make a ticket table of the tombstone ``expected``."""
+        """Replace the tombstone ``expected`` by a ticket table."""
         self.server.make(self.sequence, tombstones.open_table, element, expected)
 
     def raise_above(self, above: int) -> None:
-        """Raise the table: no ticket from now on is ``above`` or below."""
+        """Raise the table: every ticket from now on is larger than ``above``."""
         self.run(tombstones.raise_above, above)
 
     def element(
@@ -137,15 +137,15 @@ class TableHandle(NamedTuple):
         stub: str = STUB,
         path: Path = (),
     ) -> NewTable:
-        """The table to be made.
+        """The table to create.
 
         Args:
             start: no ticket is below it.
-            layout: None for the server's own.
+            layout: its layout; None for the server's default.
             bits: 64 or 32.
             engine: the storage engine, on MySQL and MariaDB.
             stub: the name of the stub column.
-            path: where the sequence has been.
+            path: the sequence's former pools and names.
         """
         return NewTable(
             self.sequence,

@@ -2,12 +2,12 @@
 # pyright: reportPrivateUsage=false
 """Create, raise, drop, convert, rename and move: what migrations do to a sequence's ticket tables.
 
-Each function inspects every server before it changes one, and does only what is still to be done. So
-after a lost connection or a killed process, calling it again finishes the work.
+Each function inspects every server before it changes one, and skips finished steps. So after a lost connection or a
+killed process, calling it again finishes the work.
 
-A move has four steps: tombstones on the target ("not open yet"), tombstones on the source, the
-largest high water of all, ticket tables above it on the target. Blocks that clients have buffered stay
-valid: they were issued, and lie below.
+A move has four steps: tombstones on the target ("not open yet"), tombstones on the source, the largest high water of
+all, ticket tables above it on the target. Buffered blocks of clients stay valid: they were issued, and are below
+that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tombstones import Destination, FoundTable
 
 log = logging.getLogger(__name__)
 
-#: How many numbers are left free above a high water that may have been read too early.
+#: How many numbers stay unused above a high water that may have been read too early.
 MARGIN_NUMBERS: Final = 10_000
 
 
@@ -50,8 +50,8 @@ def names(pool: Servers, *, with_moved: bool = False, with_renamed: bool = False
 
     Args:
         pool: the servers' pool.
-        with_moved: whether those are named, too, that a tombstone closes or redirects to another pool.
-        with_renamed: whether the earlier names are named, too, from which a tombstone redirects to any pool.
+        with_moved: whether to include sequences that a tombstone closes, or redirects to another pool.
+        with_renamed: whether to include earlier names that a tombstone redirects.
     """
     left = None if with_renamed else pool.name
     found: set[str] = set()
@@ -83,23 +83,23 @@ def create(
     bits: int = 64,
     engine: str = "InnoDB",
 ) -> bool:
-    """Create the sequence's table on every server; those that are there are verified.
+    """Create the sequence's table on every server, and verify existing ones.
 
     Args:
         pool: the pool of the servers.
         name: the sequence's name.
-        layout: None for the server's own.
-        start: no ticket of a new table is below it, and a table that is there may not be.
-        above: no ticket from now on is this number or below: a table that is there is raised.
+        layout: the layout; None for each server's default.
+        start: the smallest ticket of a new table; an existing table must not be below it.
+        above: every ticket from now on is larger than this: an existing table is raised.
         bits: 64 or 32.
         engine: the storage engine, on MySQL and MariaDB.
 
     Returns:
-        False when the sequence has moved away or been renamed since, and nothing was done.
+        False if the sequence has since moved or been renamed, and nothing was done.
 
     Raises:
-        TicketError: a server failed, or has another table of that name. Call it again when that is
-            repaired: what was done is kept.
+        TicketError: a server failed, or has another table of that name. Call it again after the repair: finished
+            steps are kept.
     """
     tables = handles(pool, name)
     # invalid arguments are refused before any server is asked
@@ -113,13 +113,13 @@ def create(
     before: list[FoundTable] = [*states.values()]
     earlier = None if any(before) else pool._marks.of(name).of_other_strides()
     if earlier is not None:
-        # no tombstone is left, and another stride was in use: none tells which
+        # no tombstone is left, and another stride was in use, which nothing records
         before.append(Tombstone("dropped", pool.name, name, earlier, "counter"))
         lost = max(lost, earlier + pool._marks.margin if earlier else 0)
     if lost >= first:
         log.warning(
-            "%r is missing on a server of the pool %r, and its peers know of issued tickets: the new table begins"
-            " above %d. Raise it if the server had issued more before it lost its table.",
+            "%r is missing on a server of the pool %r, although its peers have marks of it: the new table begins "
+            "above %d. If the server had issued larger tickets, raise the sequence above them.",
             name,
             pool.name,
             lost,
@@ -143,7 +143,7 @@ def create(
             handle.server.create(element)
         elif isinstance(state, Tombstone):
             handle.open(element, state)
-        # another process may have created a new one since, and lower
+        # another process may since have created a lower one
         least = above if isinstance(state, ActiveTable) else element.start - 1
         if least:
             handle.raise_above(least)
@@ -155,14 +155,14 @@ def create(
 def _lost_by_marks(
     pool: Servers, name: str, states: Mapping[TableHandle, FoundTable], first: int
 ) -> int:
-    """The number from which a lost table may begin, by the marks; else 0."""
+    """The number above which a lost table may begin, by the marks; else 0."""
     is_lost = any(not isinstance(state, ActiveTable) for state in states.values())
     known = pool._marks.of(name).prepare(opens_above=first if is_lost else None)
     return known + pool._marks.margin if is_lost and known >= first else 0
 
 
 def _lost_below(states: Mapping[TableHandle, FoundTable]) -> int:
-    """The number from which a table that some servers lack may begin, by what the others have; else 0."""
+    """The number above which a table that some servers lack may begin, by the other servers; else 0."""
     numbers = [
         (state.number or 0 if isinstance(state, ActiveTable) else state.high_water, handle.stride)
         for handle, state in states.items()
@@ -177,25 +177,25 @@ def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> 
         return
     if state.number < seed(start, handle.stride, handle.offset):
         raise TicketTableError(
-            f"the ticket table {handle} is there and stands at {state.number}, below start={start}:"
-            f" raise it above {start - 1}, or leave start out"
+            f"the ticket table {handle} exists and is at {state.number}, below start={start}: raise it above "
+            f"{start - 1}, or omit start"
         )
 
 
 def _is_elsewhere(
     name: str, states: Mapping[TableHandle, FoundTable], level: int = logging.INFO
 ) -> bool:
-    """Whether the sequence has moved away or been renamed, as a run for another shard finds.
+    """Whether the sequence has moved or been renamed, as when a migration runs for another shard.
 
     Raises:
-        TicketTableError: some of it has, and some has not.
+        TicketTableError: it has on some servers only.
     """
     for handle, state in states.items():
         if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
             if any(isinstance(each, ActiveTable) for each in states.values()):
                 raise _in_the_way(handle, state)
             where = f"{state.sequence!r} of the pool {state.pool!r}"
-            log.log(level, "%r stays as it is: it is %s now", name, where)
+            log.log(level, "nothing is done about %r, which is %s now", name, where)
             return True
     return False
 
@@ -203,19 +203,22 @@ def _is_elsewhere(
 def _in_the_way(handle: TableHandle, tombstone: Tombstone) -> TicketTableError:
     where = f"{tombstone.sequence!r} of the pool {tombstone.pool!r}"
     what, advice = {
-        "moved": (f"has gone to {where}", "start from there or, if that migration broke off, "),
+        "moved": (
+            f"has gone to {where}",
+            "start from there or, if that migration was interrupted, ",
+        ),
         "opening": (f"is the target of a move of {where} that has not ended", ""),
         "converting": ("is being converted to another layout", ""),
-        "dropped": ("was dropped", "create it again or, if that migration broke off, "),
+        "dropped": ("was dropped", "create it again or, if that migration was interrupted, "),
     }[tombstone.kind]
     return TicketTableError(f"the ticket table {handle} {what}: {advice}run that migration again")
 
 
 def raise_above(pool: Servers, name: str, above: int) -> None:
-    """Raise a sequence: every server's next ticket is larger than ``above``. Never lowers a number.
+    """Raise a sequence, so that every server's next ticket is larger than ``above``; never lowers a number.
 
     Raises:
-        TicketArgumentError: there is no such ticket.
+        TicketArgumentError: no ticket can be that large.
         TicketError: a server failed, or has no table that can be drawn from.
     """
     name = name_of_sequence(name)
@@ -226,16 +229,16 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
 
 
 def drop(pool: Servers, name: str) -> None:
-    """Replace the table by a tombstone on every server: no ticket is issued any more.
+    """Replace the table on every server by a tombstone, so that no more tickets are issued.
 
-    The high water stays, and `create` begins above it.
+    The tombstone keeps the high water, and `create` begins above it.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
     if _is_elsewhere(name, states, logging.WARNING):
-        return  # a table that is made of such a tombstone later would begin too low
+        return  # a table made from this tombstone later would begin too low
     for handle, state in states.items():
         if state is not None:
             handle.close("dropped", pool.name, name, state)
@@ -245,20 +248,20 @@ def drop(pool: Servers, name: str) -> None:
 
 
 def convert(pool: Servers, name: str, layout: LayoutName) -> None:
-    """Give the table on every server another layout; its tickets go on above the old ones.
+    """Convert the table on every server to another layout; its tickets continue above the old ones.
 
-    One server at a time: clients draw from the others.
+    It converts one server at a time, while clients draw from the others.
 
     Raises:
         TicketArgumentError: a server cannot have this layout.
-        TicketTableError: nor can one that is in a cluster.
+        TicketTableError: a server is in a cluster, which this layout does not suit.
         TicketError: a server failed, or has no table. Call it again when that is repaired.
     """
     tables = handles(pool, name)
     for handle in tables:
         if layout not in handle.server.context.dialect.layouts:
             raise TicketArgumentError(
-                f"layout={layout!r}: {handle.server} has no such layout, expected"
+                f"layout={layout!r}: {handle.server} does not have this layout; expected"
                 f" {' or '.join(map(repr, handle.server.context.dialect.layouts))}"
             )
     states = {handle: handle.inspect() for handle in tables}
@@ -282,14 +285,16 @@ def convert(pool: Servers, name: str, layout: LayoutName) -> None:
 
 
 def rename(pool: Servers, old: str, new: str) -> None:
-    """Give a sequence another name; clients of the old one are redirected.
+    """Rename a sequence; clients of the old name are redirected.
 
     Raises:
-        TicketError: a server failed, has no table ``old``, or one of either name. Call it again when
-            that is repaired.
+        TicketError: a server failed, has no table ``old``, or has tables of both names. Call it again after the
+            repair.
     """
     if old == new:
-        raise TicketArgumentError(f"rename {old!r}: the new name is the old one")
+        raise TicketArgumentError(
+            f"cannot rename {old!r}: the new name equals the old one. Choose another name"
+        )
     transfers = [
         _Transfer([source], [target])
         for source, target in zip(handles(pool, old), handles(pool, new), strict=True)
@@ -313,16 +318,16 @@ def move(source: Servers, name: str, target: Servers) -> None:
     """
     if source.stride != target.stride:
         raise TicketArgumentError(
-            f"{name!r} cannot move from the pool {source.name!r} with a stride of {source.stride} to"
-            f" {target.name!r} with {target.stride}: give both the same stride"
+            f"{name!r} cannot move from the pool {source.name!r} (stride {source.stride}) to {target.name!r} (stride "
+            f"{target.stride}): give both pools the same stride"
         )
     addresses = [
         {address_of(server.engine) for server in pool.servers} for pool in (source, target)
     ]
     if source is target or source.name == target.name or addresses[0] & addresses[1]:
         raise TicketArgumentError(
-            f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: they share"
-            " servers. Name two pools of different servers"
+            f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: the pools share servers. Name "
+            "two pools without a common server"
         )
     transfer = _Transfer(handles(source, name), handles(target, name))
     if transfer.is_to_be_done():
@@ -332,28 +337,28 @@ def move(source: Servers, name: str, target: Servers) -> None:
 
 
 def refuse_during_resize(pool: Servers, name: str) -> None:
-    """Check that no servers have joined with a larger stride than the pool's, which a growth is to end with.
+    """Check that no growth is under way: no servers have joined with a larger stride than the pool's.
 
     Raises:
-        TicketTableError: some have.
+        TicketTableError: a growth is under way.
         TicketError: a server failed.
     """
     for handle in handles(pool, name):
         joined = handle.run(tombstones.joined_above)
         if joined is not None:
             raise TicketTableError(
-                f"{handle} is being resized: servers of a larger stride than"
-                f" {pool.stride} have joined above {joined}. End that first: run sqla-tickets grow --finish with"
-                " the new configuration, which has all servers"
+                f"{handle} is being resized: servers with a larger stride than {pool.stride} have joined above "
+                f"{joined}. First run sqla-tickets grow --finish with the new configuration, which has all "
+                "servers"
             )
 
 
 class _Transfer:
-    """A move or a rename: from some servers and a name to others.
+    """A move or a rename of a sequence, from one pool and name to another.
 
-    A target is opened only after all sources are closed; so it is inspected first, and a target that
-    is found open while a source is open, too, was there before this move. When sources and
-    targets lead to each other, this transfer or the one back broke off: it is carried out now.
+    A target is opened only after all sources are closed. So it is inspected first: a target that is open while a
+    source is open existed before this move. If sources and targets lead to each other, this transfer or the one back
+    was interrupted, and is finished now.
     """
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
@@ -362,10 +367,10 @@ class _Transfer:
         self._here = {handle: handle.inspect() for handle in sources}
 
     def is_to_be_done(self) -> bool:
-        """Whether something is left to do, and nothing stands against it.
+        """Whether something is left to do; raises if it cannot be done.
 
         Raises:
-            TicketTableError: the source is not there, or the target is there already.
+            TicketTableError: the source does not exist, or the target exists already.
         """
         source, target = self._sources[0], self._targets[0]
         for handle, state in self._here.items():
@@ -381,7 +386,7 @@ class _Transfer:
         for handle, state in self._there.items():
             if isinstance(state, ActiveTable):
                 raise TicketTableError(
-                    f"there is a ticket table {handle} already: drop it, or choose another name"
+                    f"the ticket table {handle} exists already: drop it, or choose another name"
                 )
             if state is None or _leads_to(state, source):
                 continue
@@ -390,10 +395,10 @@ class _Transfer:
         return True
 
     def refuse_to_lock(self) -> None:
-        """Check that every target can have the layout, while there is still a source to draw from.
+        """Check that every target can have the layout, before the source is closed.
 
         Raises:
-            TicketTableError: one is in a cluster that Flickr's layout does not suit.
+            TicketTableError: a target is in a cluster, which Flickr's layout does not suit.
         """
         layouts: list[LayoutName] = [
             state.layout for state in self._here.values() if isinstance(state, ActiveTable)
@@ -403,7 +408,7 @@ class _Transfer:
             target.run(check_locks, layouts[0] if layouts[0] in can_have else can_have[0])
 
     def run(self, known: int, margin: int) -> None:
-        """Do what is left to do.
+        """Do the remaining steps.
 
         Args:
             known: the largest mark of an earlier generation of the target's name.
@@ -443,10 +448,10 @@ def _leads_to(state: FoundTable, handle: TableHandle) -> bool:
 
 
 def _bits(tombstone: Tombstone, high_water: int) -> int:
-    """32 where the table had 32 and there is room left; else 64."""
+    """The bits of the new table: 32 if the old one had 32 and has room left; else 64."""
     return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64
 
 
 def _layout_for(handle: TableHandle, tombstone: Tombstone) -> LayoutName | None:
-    """The layout that the sequence had, where the server can have it."""
+    """The sequence's layout, if the server can have it."""
     return tombstone.layout if tombstone.layout in handle.server.context.dialect.layouts else None

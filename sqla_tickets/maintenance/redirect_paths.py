@@ -1,7 +1,7 @@
 """The path of a sequence: its former pools and names, which its ticket tables keep in their metadata.
 
-Each new shard runs a migration again. By then the servers from which it once moved a sequence may be gone,
-or the new pool may have the old one's name. The path shows that the move has been done.
+Each new shard runs all migrations again. By then the servers that a sequence once left may be gone, or the new pool
+may have the old one's name. The path shows that the move is done.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .handle import Servers
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Servers)
 
-#: Characters of a path: a table's comment has 2,048 of them on MySQL, and says other things, too.
+#: The longest path in characters: a table's comment on MySQL has 2,048, and holds other data, too.
 MAX_PATH_CHARACTERS: Final = 1000
 
 
 def extended(path: Path, source: Step, target: Step) -> Path:
-    """The path of a sequence that goes from ``source`` to ``target``; a way back is cut off."""
+    """The path of a sequence after a move from ``source`` to ``target``; a move back shortens it."""
     path = path or (source,)
     path = path[: path.index(target)] if target in path else path
     path = (*path, target)
@@ -37,7 +37,7 @@ def extended(path: Path, source: Step, target: Step) -> Path:
 
 
 def find(pools: Iterable[S], step: Step) -> tuple[S, str] | None:
-    """The pool and the name by which a sequence is drawn from today that was at ``step`` once."""
+    """The present pool and name of a sequence that was once at ``step``."""
     for pool, name, path in _paths(pools):
         if step in path and (pool.name, name) != step:
             return pool, name
@@ -45,14 +45,14 @@ def find(pools: Iterable[S], step: Step) -> tuple[S, str] | None:
 
 
 def has_gone(pools: Iterable[Servers], source: Step, target: Step) -> bool:
-    """Whether a sequence has gone from ``source`` to ``target``, and has not come back."""
+    """Whether a sequence has moved from ``source`` to ``target``, and has not moved back."""
     return any(
         (source, target) in pairwise(path) and path[-1] != source for _, _, path in _paths(pools)
     )
 
 
 def _paths(pools: Iterable[S]) -> Iterator[tuple[S, str, Path]]:
-    """The ticket tables that all servers of a pool have, and whose paths agree."""
+    """The ticket tables that all servers of a pool have, with paths that agree."""
     for pool in pools:
         try:
             first, *others = [server.do("", _paths_of) for server in pool.servers]
@@ -65,7 +65,7 @@ def _paths(pools: Iterable[S]) -> Iterator[tuple[S, str, Path]]:
 
 
 def _paths_of(context: StatementContext) -> dict[str, Path]:
-    """The paths of the sequences whose tables record one; tables whose metadata cannot be read say nothing."""
+    """The recorded paths of sequences; tables with unreadable metadata are skipped."""
     found: dict[str, Path] = {}
     for name, comment in tombstones.comments(context).items():
         with contextlib.suppress(ValueError):

@@ -1,23 +1,22 @@
 # What is protected is hidden from users, not from this package.
 # pyright: reportPrivateUsage=false
-"""Resizing a pool: more ticket servers, or fewer, while old and new clients draw.
+"""Resizing a pool: add or retire ticket servers while old and new clients draw.
 
-A server can join at once where the stride has a residue class to spare. Where it has none, the stride is
-multiplied, as MariaDB's manual tells for AUTO_INCREMENT: of the numbers of a server of stride 2, every
-other one goes to a server that joins with stride 4. What keeps them apart while clients of the old
-configuration still take them all is distance: the servers that join begin a gap above.
+A server can join at once if the stride has a spare residue class. If not, the stride is multiplied, as MariaDB's
+manual describes for AUTO_INCREMENT: every other number of a server with stride 2 goes to a server that joins with
+stride 4. While clients of the old configuration still take all numbers, distance keeps the servers apart: those that
+join begin a gap above.
 
-1. `begin`: the sequence is opened on the servers that join, a gap above all others.
-2. Clients get the new configuration, one after the other. Those draw from the servers that joined, as the
-   metadata of the others' tables refuses them; those of the old configuration draw from the others.
-3. `finish`, when no client draws with the old configuration any more: the old servers get the new stride. No
-   number of theirs is above the gap, and from now on they issue every other one only. The table refuses a
-   client that still has the old configuration: its stub column has another name.
+1. `begin`: the sequence is opened on the servers that join, a gap above all others. 2. Clients get the new
+configuration one by one. They then draw from the servers that joined, since the metadata of the other tables refuses
+them. Clients of the old configuration draw from the others. 3. `finish`, when no client draws with the old
+configuration any more: the old servers get the new stride. None of their numbers is above the gap, and from now on
+they issue only every other one. The renamed stub column makes the table refuse a client that still has the old
+configuration.
 
-The proof: a server that joined has never issued a number below the gap, and none of its class above it
-is issued by any other server: not before step 3, because no draw comes so far, and not after, because the
-stride skips them. Nor does a raise come so far: the old servers refuse that themselves. They are told where
-the others begin before one of them is opened.
+The proof: a server that joined issues no number below the gap. No other server issues a number of its class above the
+gap: before step 3 no draw reaches it, and afterwards the stride skips it. Nor can a raise reach it: the old servers
+refuse that, since they learn where the others begin before one of those is opened.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         old: the pool as it is.
         new: the pool as it will be: the same servers first, the same stride or a multiple.
         name: the sequence's name.
-        gap: how far above the old servers the others begin, where the stride changes: more than they
-            issue until `finish`.
-        held: the largest id on the shards, where no ticket server has issued it.
+        gap: how far above the old servers the others begin if the stride changes: more than the old ones issue until
+            `finish`.
+        held: the largest id on the shards, from whatever source.
 
     Returns:
-        No server that joins issues this number or one below from now on.
+        The number above which all tickets of the joining servers are.
 
     Raises:
         TicketArgumentError: the pools do not fit, the table is too narrow for the gap, or it has no metadata and
             the stride changes.
-        TicketTableError: an old server cannot be told where the others begin, or has just come that far; or
-            its table could not be closed to the old configuration at the end.
+        TicketTableError: an old server cannot store where the others begin, or has just reached that; or its table
+            could not refuse the old configuration later.
         TicketError: a server failed. Call it again when that is repaired.
     """
     _check_fit(old, new)
@@ -75,17 +74,17 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     added = handles(new, name, new.servers[len(old.servers) :])
     joining = {handle: handle.inspect() for handle in added}
     stub = tombstones.stub_column(new.stride, *states.values(), *joining.values())
-    if new.stride != old.stride:  # the old servers' will have it, too
+    if new.stride != old.stride:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
     closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
     distance = MARGIN_NUMBERS if new.stride == old.stride else gap
-    # of one whose place is taken, which may have come further
+    # the mark of a replaced server, which may be higher
     known = new._marks.of(name).prepare(opens_above=0)
     above = max(highest + distance, *closed, known + new._marks.margin if known else 0)
     if above + gap // 10 > largest:
         raise TicketArgumentError(
-            f"the numbers of {name!r} end at {largest}: servers that join at {above}"
-            " would have hardly any. Choose a smaller gap, or widen the tables to 64 bits"
+            f"the numbers of {name!r} end at {largest}: servers that join at {above} would have almost none left. "
+            "Choose a smaller gap, or widen the tables to 64 bits"
         )
     if new.stride != old.stride and not any(isinstance(s, ActiveTable) for s in joining.values()):
         new._marks.of(name).write_joined(above)
@@ -115,44 +114,44 @@ def _check_fit(old: Servers, new: Servers) -> None:
     ]
     if new.stride % old.stride or not same or len(new.servers) <= len(old.servers):
         raise TicketArgumentError(
-            f"{old.name!r} cannot grow from a stride of {old.stride} to {new.stride}: expected the"
-            " old stride or a multiple of it, and a list that begins with the old servers and has more"
+            f"{old.name!r} cannot grow from a stride of {old.stride} to {new.stride}: expected the old stride or a "
+            "multiple of it, and a list of the old servers followed by the new ones"
         )
 
 
 def _check_metadata(states: Mapping[TableHandle, ActiveTable]) -> None:
-    """Check that a table can refuse clients of the new configuration, and those of the old one later."""
+    """Check that a table can refuse clients of the new configuration now, and of the old one later."""
     for handle, state in states.items():
         if state.metadata is None:
             metadata = TableMetadata(state.layout, handle.stride, handle.offset)
             raise TicketArgumentError(
-                f"the ticket table {handle} has no metadata, as another program has made it, so it could"
-                " not tell clients of the old configuration from those of the new one. Write it first:"
+                f"the ticket table {handle} has no metadata, as another program created it, so it cannot refuse "
+                "clients of the old configuration. First write the metadata:"
                 f" ALTER TABLE `{handle.sequence}` COMMENT='{metadata}'"
             )
         handle.run(tombstones.rehearse)
 
 
 def _check_below(old: Servers, new: Servers, name: str, above: int) -> None:
-    """Check that every old server is below the number, and will refuse to be raised above it."""
+    """Check that every old server is below the number, and has a mark that lets it refuse a raise above it."""
     for handle, known_as in zip(handles(old, name), new.servers, strict=False):
         known = (new._marks.of(name).kept_by(known_as) or {}).get(JOINED, 0)
         number = handle.active().number or 0
         if known < above or number > above:
             raise TicketTableError(
-                f"{handle}: expected a number below {above}, where others join, and a mark of that; found the"
-                f" number {number}, and {known or 'none'} in its table of marks. Check that its user may write"
-                " there, and run this again"
+                f"{handle}: expected a number below {above}, where others join, and that number in its table of "
+                f"marks; found the number {number}, and {known or 'none'} in its table of marks. Check that its user "
+                "may write that table, and run this again"
             )
 
 
 def unfinished(new: Servers, name: str) -> dict[TicketServer, int]:
-    """The servers whose table still has the stride of before, and their numbers.
+    """The servers whose table still has the old stride, and their numbers.
 
     While these rise, a client draws with the old configuration.
 
     Raises:
-        TicketError: a server failed, or its numbers are none that the pool could take over.
+        TicketError: a server failed, or its numbers do not fit the pool.
     """
     found: dict[TicketServer, int] = {}
     for handle in handles(new, name):
@@ -163,10 +162,10 @@ def unfinished(new: Servers, name: str) -> dict[TicketServer, int]:
 
 
 def _old_context(context: StatementContext, name: str) -> StatementContext | None:
-    """The server as its own metadata has it; None when that is as the pool has it, or not there.
+    """The server's context by its own metadata; None if that is the pool's, or missing.
 
     Raises:
-        TicketTableError: the numbers of the pool's class were not all this server's.
+        TicketTableError: this server did not own all numbers of the pool's class.
     """
     metadata = metadata_in(context, name, tombstones.comments(context).get(name))
     if metadata is None or metadata.matches(
@@ -175,8 +174,8 @@ def _old_context(context: StatementContext, name: str) -> StatementContext | Non
         return None
     if context.stride % metadata.stride or (context.offset - metadata.offset) % metadata.stride:
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} is numbered differently: expected {metadata.layout!r}"
-            f" with a stride that {context.stride} is a multiple of, found {metadata}"
+            f"the ticket table {name!r} on {context.server} is numbered differently: expected {metadata.layout!r} "
+            f"with a divisor of {context.stride} as its stride, found {metadata}"
         )
     return replace(context, stride=metadata.stride, offset=metadata.offset)
 
@@ -188,12 +187,12 @@ def _unfinished_number(context: StatementContext, name: str) -> int | None:
 
 
 def finish(new: Servers, name: str) -> list[int]:
-    """Give the old servers' tables the stride of ``new``; no client can draw with the old one any more.
+    """Give the old servers' tables the stride of ``new``, so that no client can draw with the old one.
 
-    The table itself refuses a client that tries: the column that its statements name is gone.
+    The table itself refuses such a client: the column in its statements is gone.
 
     Returns:
-        By server, above what it never issued with the old stride.
+        The largest number that each server can have issued with the old stride.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
@@ -223,7 +222,7 @@ def finish(new: Servers, name: str) -> list[int]:
 
 
 def _close_unfinished(context: StatementContext, name: str, to: Destination) -> Tombstone | None:
-    """Close a table that has the old stride; what was closed before is opened, too."""
+    """Close a table that has the old stride; returns its tombstone, or the one that an earlier run left."""
     old = _old_context(context, name)
     if old is not None:
         return tombstones.close(old, name, to)
@@ -236,8 +235,8 @@ def _close_unfinished(context: StatementContext, name: str, to: Destination) -> 
 def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     """Close a sequence on the last servers of a pool, and raise the others above what they issued.
 
-    Their high water stays, on their tombstones and below the others' numbers, so that a server that takes the
-    residue class over begins above it. The pool keeps its stride.
+    Their tombstones keep the high water, so that a server that takes over the residue class begins above it. The pool
+    keeps its stride.
 
     Args:
         pool: the pool with all its servers.
@@ -246,16 +245,16 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
         held: the largest id on the shards, above which the others are raised, too.
 
     Returns:
-        No number above this one was issued by a server that leaves.
+        The largest number that a leaving server can have issued.
 
     Raises:
-        TicketArgumentError: none would be left.
+        TicketArgumentError: no server would be left.
         TicketTableError: a growth is under way.
         TicketError: a server failed. Call it again when that is repaired.
     """
     if not 1 <= leaving < len(pool.servers):
         raise TicketArgumentError(
-            f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: one has to stay"
+            f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: at least one must stay"
         )
     refuse_during_resize(pool, name)
     tables = handles(pool, name)

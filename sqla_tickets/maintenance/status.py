@@ -14,7 +14,7 @@ from ..tables.context import StatementContext
 from ..tables.new_table import largest_ticket
 from .handle import Servers
 
-#: What a sequence's table on one server is for those who want to draw from it; each needs something else done.
+#: The state of a sequence's table on one server; each state has its own remedy.
 State = Literal[
     "up",
     "busy",
@@ -27,7 +27,7 @@ State = Literal[
     "moved",
     "closed",
 ]
-#: By the kind of an error. Whatever is not here is wrong with the table, or with the configuration.
+#: The state by the kind of error; any other error is one of the table or the configuration.
 _STATES: Final[dict[str, State]] = {
     "disconnected": "down",
     "timeout": "down",
@@ -48,30 +48,30 @@ _STATES: Final[dict[str, State]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TableStatus:
-    """One sequence on one ticket server.
+    """The status of one sequence on one ticket server.
 
     Attributes:
         pool: the pool's name.
-        sequence: its name; empty where no server answers that could name one.
+        sequence: its name; empty if no server that answers names a sequence.
         server: the server's name, without user and password.
         stride: the pool's stride.
         offset: the server's offset.
-        state: ``"up"``, or why no ticket is drawn from it; ``"down"`` where the server does not answer.
-        up: whether the server answered just now, about this table.
-        is_read_only: whether it answers and takes no writes, so that nothing is drawn from it.
+        state: ``"up"``, or why no ticket is drawn from it; ``"down"`` if the server does not answer.
+        up: whether the server has just answered about this table.
+        is_read_only: whether it answers but takes no writes, so that nothing is drawn from it.
         last_ticket: the largest ticket that its table shows, of any client; None when not up.
-        lead: how far that is above the server that is the least far; None when not up.
-        high_water_mark: the largest ticket that the server's peers know of; None where none has told.
-            A last ticket below it is a server that was set back.
+        lead: how far that is above the lowest server's; None when not up.
+        high_water_mark: the largest ticket that the server's peers know of; None if none gave a mark. If the last
+            ticket is below it, the server was set back.
         largest: the largest ticket that the table's column can hold.
-        layout: how the table is drawn from; None before it was inspected.
+        layout: the table's layout; None before it was inspected.
         is_foreign: whether the table has no metadata: another program created it.
-        rate: tickets a second, all clients together; None where it was not measured.
-        buffered: how many tickets of the sequence this process has buffered, from whichever server.
+        rate: tickets a second of all clients together; None if it was not measured.
+        buffered: how many tickets of the sequence this process has buffered, from any server.
         draws: how many draws of this process the table has answered.
         errors: how many it has failed.
-        breaker: the graver state of the server's and the table's circuit breaker in this process.
-        error: why it is not up, or not asked.
+        breaker: the state of the server's or the table's circuit breaker in this process, whichever is worse.
+        error: why it is not up, or was not asked.
     """
 
     pool: str
@@ -104,7 +104,7 @@ class TableStatus:
 
     @property
     def bits(self) -> int:
-        """Of the table's numbers, by the type of its column: 31 for a signed one of 32."""
+        """The bits of the table's numbers, by the type of its column: 31 for a signed one of 32."""
         return 64 if self.largest == largest_ticket(64) else self.largest.bit_length()
 
     @property
@@ -114,7 +114,7 @@ class TableStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether it needs no operator."""
+        """Whether it needs nothing from an operator."""
         return self.state in ("up", "moved")
 
 
@@ -129,18 +129,18 @@ class StatusPool(Servers, Protocol):
 def ask_tables(
     pool: StatusPool, sequences: Iterable[str], *, ask_peers: bool = False
 ) -> list[TableStatus]:
-    """The status of sequences on every server, all asked now; nothing is raised for a server that is down.
+    """Ask every server for the status of sequences; a server that is down raises no error.
 
-    A server that has failed is not asked about the sequences that come after.
+    A server that has failed is not asked about further sequences.
 
     Args:
-        pool: whose servers are asked.
+        pool: the pool whose servers are asked.
         sequences: their names.
-        ask_peers: whether the high-water marks are read from the peers, too. The tables then count as
-            verified: not for a pool that draws.
+        ask_peers: whether to read the high-water marks, too. The tables then count as verified, so do not use this
+            with a pool that draws.
 
     Raises:
-        TicketArgumentError: a server has an async driver, and this is synchronous code.
+        TicketArgumentError: a server has an async driver, but the caller is synchronous code.
     """
     for server in pool.servers:
         server.check_caller()
@@ -165,7 +165,7 @@ def ask_tables(
 def known_tables(pool: StatusPool) -> list[TableStatus]:
     """The state of each table, as this process knows it, without asking any server.
 
-    ``last_ticket`` is the largest that it has seen; ``up`` and ``error`` tell of its last attempt.
+    ``last_ticket`` is the largest that it has seen; ``up`` and ``error`` describe its last attempt.
     """
     found: list[TableStatus] = []
     for server in pool.servers:
@@ -217,7 +217,7 @@ def _status(
 
 
 def state_after(error: TicketError) -> State:
-    """The state of a table that fails so."""
+    """The state of a table after an error."""
     return _STATES.get(error.kind, "unfit")
 
 
@@ -228,7 +228,7 @@ def _state(
     if error is not None:
         return state_after(error)
     if not isinstance(last, TicketError) and last < table.largest_mark:
-        # where a client has noticed, its peers refuse more than it has issued
+        # after a client has noticed, the peers' marks are above all that it has issued
         return "quarantined" if server.is_raised_fence(table.largest_mark) else "set back"
     return "read-only" if read_only else "up"
 
@@ -243,7 +243,7 @@ def _with_leads(statuses: Sequence[TableStatus]) -> list[TableStatus]:
 
 
 def is_read_only(server: TicketServer) -> bool:
-    """Whether a server answers and takes no writes: by a variable, or as a standby."""
+    """Whether a server answers but takes no writes: by a variable, or as a standby."""
     question = server.context.dialect.read_only()
     if question is None:
         return False

@@ -1,10 +1,9 @@
 """Tombstones: tables without tickets that close a ticket table, or redirect its clients.
 
-A tombstone has the table's name and none of its columns. So the statement of a client that found the
-table a moment ago fails, whatever layout it knew. Its comment tells a client that inspects it where the
-sequence went. It comes and goes in one atomic step: the number is read,
-and the table altered, while every other client is locked out (``LOCK TABLES`` on MySQL and MariaDB, a
-transaction elsewhere).
+A tombstone has the table's name and none of its columns. So a statement of a client that found the table a moment ago
+fails, whatever its layout. Its comment shows a client that inspects it where the sequence went. It is created and
+removed in one atomic step: the number is read, and the table altered, while every other client is locked out (``LOCK
+TABLES`` on MySQL and MariaDB, a transaction elsewhere).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ..tables.inspection import ActiveTable
 from ..tables.metadata import Path, Tombstone, TombstoneKind
 from ..tables.new_table import NewTable, seed, stub_of
 
-#: What a server has under the name of a sequence.
+#: The object that a server has under the name of a sequence.
 FoundTable = ActiveTable | Tombstone | None
 
 
 class Destination(NamedTuple):
-    """The content of a tombstone: why it is there, and which sequence to draw from instead."""
+    """The content of a tombstone: why it exists, and which sequence to draw from instead."""
 
     kind: TombstoneKind
     pool: str
@@ -35,10 +34,10 @@ class Destination(NamedTuple):
 
 
 def inspect(context: StatementContext, name: str) -> FoundTable:
-    """The object that the server has under that name, and a table's number.
+    """Inspect what the server has under that name, including a table's number.
 
     Raises:
-        TicketTableError: a table that is no ticket table of this pool.
+        TicketTableError: the table is no ticket table of this pool.
     """
     found = inspection.describe(context, name)
     if isinstance(found, Tombstone):
@@ -50,26 +49,25 @@ def inspect(context: StatementContext, name: str) -> FoundTable:
 
 
 def _check_offset(context: StatementContext, name: str, found: Tombstone) -> None:
-    """Check that a table that is to be opened again has this server's numbers: the others' stay open."""
+    """Check that a tombstone that is to be opened has this server's offset."""
     is_kept = found.kind == "converting" and found.stride and found.offset
     if is_kept and (found.offset - context.offset) % found.stride:
         raise TicketTableError(
             f"the ticket table {name!r} on {context.server} is numbered differently: expected the offset"
-            f" {context.offset}, found {found.offset} on its tombstone. Does the address lead to another server of"
-            " the pool, or are its servers in another order?"
+            f" {context.offset}, found {found.offset} on its tombstone. Check the address and the order of the "
+            "pool's servers"
         )
 
 
 def stub_column(stride: int, *before: FoundTable) -> str:
-    """The name of the stub column of a table that is opened with a stride.
+    """The name of the stub column of a table that is opened.
 
     Args:
         stride: the stride with which it is opened.
-        before: what was there, and what the sequence has elsewhere.
+        before: the tables and tombstones that the sequence has had, here and elsewhere.
 
     Returns:
-        ``stub``, unless a table had another stride, or had changed it before: then clients may be left
-        that know the table so.
+        ``stub``; or a name with the stride if it has ever changed, as clients with an earlier stride may be left.
     """
     changed = any(
         state.stub != STUB
@@ -81,7 +79,7 @@ def stub_column(stride: int, *before: FoundTable) -> str:
 
 
 def comments(context: StatementContext) -> dict[str, str]:
-    """The comments in which this package's name stands, by the tables that have them."""
+    """The comments that have this package's name, by table."""
     rows = context.rows(context.dialect.list_tables())
     return {str(name): str(comment) for name, comment in rows}
 
@@ -92,13 +90,13 @@ def close(
     to: Destination,
     seen: FoundTable = None,
 ) -> Tombstone:
-    """Put a tombstone where a ticket table is; every ticket of it is at most the high water.
+    """Replace a ticket table by a tombstone; every ticket that it issued is at most the high water.
 
-    What stands on the tombstone ``seen`` is replaced, and its high water kept.
+    A tombstone ``seen`` gets the new content, and keeps its high water.
 
     Raises:
         TicketTableMissing: there is no table.
-        TicketTableError: there is something else than was seen: another migration has put it there.
+        TicketTableError: another migration has replaced what was seen.
     """
     with context.dialect.exclusive(context.cursor, name):
         state = inspect(context, name)
@@ -126,14 +124,14 @@ def close(
 
 
 class _Rehearsed(Exception):
-    """Ends a transaction without its changes."""
+    """Rolls a rehearsal back."""
 
 
 def rehearse(context: StatementContext, name: str) -> None:
-    """Check that this user could replace a ticket table by a tombstone; nothing is changed.
+    """Check that this user may replace a ticket table by a tombstone; changes nothing.
 
     Raises:
-        TicketTableMissing: there is none.
+        TicketTableMissing: there is no table.
         Exception: the driver's: a privilege is missing, or a view depends on the table.
     """
     with contextlib.suppress(_Rehearsed), context.dialect.exclusive(context.cursor, name):
@@ -143,7 +141,7 @@ def rehearse(context: StatementContext, name: str) -> None:
                 f"{context.server} has no ticket table {name!r}: create it first"
             )
         if context.dialect.begin is None:
-            if state.metadata is not None:  # every ALTER TABLE takes the same privileges
+            if state.metadata is not None:  # every ALTER TABLE needs the same privileges
                 context.send_all(context.dialect.comment_on(name, str(state.metadata)))
             return
         context.send(context.dialect.drop_table(name))
@@ -188,7 +186,7 @@ def _tombstone(
 
 
 def path_of(state: FoundTable) -> Path:
-    """The path of a sequence, as a server records it."""
+    """The path of a sequence that a server has recorded."""
     if isinstance(state, ActiveTable):
         return state.metadata.path if state.metadata else ()
     return () if state is None else state.path
@@ -200,7 +198,7 @@ def _nonce() -> str:
 
 
 def _draw_last(context: StatementContext, name: str, state: ActiveTable) -> int:
-    """Draw a last ticket: it is above all others, which the row of Flickr's table need not be."""
+    """Draw a last ticket, which is above all others; the row of Flickr's table may not be."""
     try:
         context.send(
             context.dialect.replace_ticket(name, context.stride, context.offset, state.stub)
@@ -215,7 +213,7 @@ def _draw_last(context: StatementContext, name: str, state: ActiveTable) -> int:
 def place_tombstone(
     context: StatementContext, name: str, to: Destination, seen: FoundTable
 ) -> Tombstone:
-    """Put a tombstone where nothing is, or change what stands on the tombstone ``seen``.
+    """Create a tombstone where nothing is, or change the tombstone ``seen``.
 
     Raises:
         TicketTableError: there is a ticket table, or another tombstone.
@@ -228,7 +226,7 @@ def place_tombstone(
         return tombstone
     if isinstance(state, ActiveTable):
         raise TicketTableError(
-            f"{context.server} has a ticket table {name!r} already: drop it, or choose another name"
+            f"{context.server} already has a ticket table {name!r}: drop it, or choose another name"
         )
     if (state.kind, state.pool, state.sequence) == (to.kind, to.pool, to.sequence):
         return state
@@ -238,11 +236,10 @@ def place_tombstone(
 
 
 def open_table(context: StatementContext, new: NewTable, expected: Tombstone) -> None:
-    """Make a ticket table of the tombstone ``expected``; one that another run opened is raised.
+    """Replace the tombstone ``expected`` by a ticket table; a table that another run opened is raised.
 
     Raises:
-        TicketTableError: another tombstone is there than the one that was seen when the number that
-            the table is to begin with was found out.
+        TicketTableError: the tombstone is not the one that was seen when the table's first number was chosen.
     """
     name = new.name
     with context.dialect.exclusive(context.cursor, name):
@@ -258,19 +255,19 @@ def open_table(context: StatementContext, new: NewTable, expected: Tombstone) ->
 
 def _changed(context: StatementContext, name: str, seen: object, found: object) -> TicketTableError:
     return TicketTableError(
-        f"the ticket table {name!r} on {context.server} was changed by another client: expected {seen},"
-        f" found {found}. Run this migration again when no other one is running."
+        f"the ticket table {name!r} on {context.server} was changed by another client: expected {seen}, found "
+        f"{found}. Run this migration again when no other migration is running."
     )
 
 
 def raise_above(context: StatementContext, name: str, above: int) -> None:
-    """Raise the table: no ticket from now on is ``above`` or below; a number is never lowered.
+    """Raise the table, so that every ticket from now on is larger than ``above``; never lowers a number.
 
-    A table that has lost its row is given one.
+    A table that has lost its row gets a new one.
 
     Raises:
-        TicketTableError: there is no table that can be drawn from, or the number is one of those with
-            which servers of a larger stride have joined.
+        TicketTableError: there is no table that can be drawn from, or servers with a larger stride have joined below
+            the number.
     """
     number = seed(above + 1, context.stride, context.offset)
     found = inspection.active_table(context, name)
@@ -283,7 +280,7 @@ def raise_above(context: StatementContext, name: str, above: int) -> None:
         return
     keeps_marks = _joins_known(context, name) is not None
     with context.dialect.exclusive(context.cursor, name, MARKS if keeps_marks else None):
-        found = inspection.active_table(context, name)  # others may have converted it
+        found = inspection.active_table(context, name)  # another client may have converted it
         stands = inspection.number(context, name, found.layout, found.stub)
         if keeps_marks:  # read again, as others cannot write it now
             _refuse_to_meet(context, name, stands or 0, number)
@@ -296,12 +293,12 @@ def raise_above(context: StatementContext, name: str, above: int) -> None:
 
 
 def joined_above(context: StatementContext, name: str) -> int | None:
-    """Above what servers with a larger stride have joined; None where none has, or no marks are kept."""
+    """The number above which servers with a larger stride joined; None if none has, or there is no table of marks."""
     return min(_joins_known(context, name) or [], default=None)
 
 
 def _joins_known(context: StatementContext, name: str) -> list[int] | None:
-    """As `_joins`; None where no marks can be read."""
+    """The same as `_joins`; None if no marks can be read."""
     try:
         return _joins(context, name)
     except Exception as error:
@@ -311,21 +308,21 @@ def _joins_known(context: StatementContext, name: str) -> list[int] | None:
 
 
 def _joins(context: StatementContext, name: str) -> list[int]:
-    """Above what servers with a larger stride have joined: one number, or none."""
+    """Select the number above which servers with a larger stride joined, if any."""
     rows = context.rows(smallest_joined(context.stride, name))
     return [int(joined) for (joined,) in rows if joined is not None]
 
 
 def _refuse_to_meet(context: StatementContext, name: str, stands: int, number: int) -> None:
-    """Check that a table stays far below the servers that joined, some of whose numbers are of its class."""
+    """Check that a table stays far below joined servers, which use some numbers of its class."""
     for joined in _joins(context, name):
         if number <= (stands + joined) // 2:
             continue
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} stands at {stands} and cannot be raised to"
-            f" {number}: servers that joined with a larger stride than {context.stride} issue numbers of its"
-            f" class above {joined}, so tickets would repeat. End the growth (sqla-tickets grow --finish), then"
-            " raise it with a pool of all servers"
+            f"the ticket table {name!r} on {context.server} is at {stands} and cannot be raised to {number}: servers "
+            f"that joined with a larger stride than {context.stride} issue numbers of its class above {joined}, "
+            "so tickets would repeat. End the growth (sqla-tickets grow --finish), then raise the sequence with "
+            "a pool of all servers"
         )
 
 

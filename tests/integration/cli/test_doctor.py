@@ -384,7 +384,7 @@ def test_a_server_that_is_down(pair: Pair) -> None:
     (finding,) = pair.findings
     assert (finding.code, finding.severity) == ("unreachable", "stops")
     assert str(pair.urls[1].port) in finding.server
-    assert "is it running" not in finding.why, "what to do is in `fix`"
+    assert "that it is running" not in finding.why, "what to do is in `fix`"
 
 
 @pytest.mark.ticket_servers("postgresql")

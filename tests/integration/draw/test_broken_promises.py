@@ -48,7 +48,9 @@ def test_a_number_that_was_set_back(
     for _ in range(8):
         ids += pool.next_ids("photos", n)
     assert_unique(ids)
-    assert_quarantined(pool, caplog, "expected a ticket above", "had issued before", "Raise it")
+    assert_quarantined(
+        pool, caplog, "expected a ticket above", "had issued before", "Raise the sequence"
+    )
 
 
 def test_a_counter_row_that_was_lowered(

@@ -109,8 +109,8 @@ def test_a_lock_wait_again_and_again_is_the_table_s_fault(refusing: Refusing) ->
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (1114, "no space is left.*free some.*drawn from again"),
-        (1021, "no space is left.*free some.*drawn from again"),
+        (1114, "no space is left.*free some.*draws return"),
+        (1021, "no space is left.*free some.*draws return"),
         (1317, "ended the statement early.*what kills statements"),
     ],
 )

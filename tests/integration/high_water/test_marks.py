@@ -205,7 +205,9 @@ def test_a_number_that_was_set_back_before_a_process_began(
     assert_unique(ids + later)
     assert residues(later) == {0}
     if how not in ("truncated", "rows deleted and the counter altered"):
-        assert_quarantined(pool, caplog, "expected a ticket above", "its peers know", "Raise it")
+        assert_quarantined(
+            pool, caplog, "expected a ticket above", "its peers know", "Raise the sequence"
+        )
 
 
 def test_a_counter_row_that_was_lowered_before_a_process_began(

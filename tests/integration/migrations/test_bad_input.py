@@ -72,7 +72,7 @@ def test_a_server_that_is_down(
         drawn = default.next_ids("photos", 4)
         servers.mariadb(1).kill()
         for name, run in {**OPERATIONS, **CONVERSION}.items():
-            fails(run, "is it running")
+            fails(run, "that it is running")
             if name != "raise":
                 assert isinstance(
                     maintenance.table_states(default, "photos")[default.servers[0]],
@@ -111,7 +111,7 @@ def test_a_server_that_goes_down_in_the_middle(
     source = TicketPool([statements.engine(url) for url in ticket_urls])
     target = TicketPool([statements.engine(url) for url in media_urls], name="media")
     with operations(source, target):
-        fails(run, "is it running")
+        fails(run, "that it is running")
         servers.mariadb(1).start()
         run()
         drawn += op.next_tickets("photos", 4) if operation != "drop" else []
