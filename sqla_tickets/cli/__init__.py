@@ -1,9 +1,9 @@
 """The command ``sqla-tickets``: it shows, checks and changes ticket servers for their operators.
 
-It needs the extra ``cli``; the library itself never imports it. `commands` has the commands, and `options` what
-several of them take; `config` finds their pools, `output` prints, and `waiting` shows who is waited for. Each calls one
-module: `doctor`, whose checks are one function each, `status`, `audit` with its `shards`, or `plans`, which change
-servers and which `execution` shows, asks for and runs. `inspection` asks the servers.
+It needs the extra ``cli``; the library itself never imports it. `commands` has the commands, and `options` their
+common options; `config` finds the pools, `output` prints, and `waiting` shows which server is slow. Each command
+calls one module: `doctor`, with a function for each check, `status`, `audit` with its `shards`, or `plans`, which
+change servers; `execution` shows plans, asks for confirmation and runs them. `inspection` asks the servers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FAILED = 3
 def main() -> None:
     """Run ``sqla-tickets``, or name the package that it needs.
 
-    Exit code 1 says that something was found; what nobody has foreseen is a failure.
+    Exit code 1 means that a problem was found; an unexpected error is a failure.
     """
     try:
         from .commands import cli  # noqa: PLC0415  # click and rich are an extra

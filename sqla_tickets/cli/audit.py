@@ -1,4 +1,4 @@
-"""Audits the ids on the shards: each is there once, and was issued by a ticket server."""
+"""Audits the ids on the shards: each exists once, and was issued by a ticket server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Final, Literal
 
 from .. import TicketError, TicketPool
 from ..concurrency import time
+from ..status.text import in_short, without_advice
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
 
 Kind = Literal["duplicate", "foreign", "unowned", "auto_increment", "not compared"]
-#: How many ids of one kind a report lists.
+#: The largest number of ids of one kind in a report.
 MAX_EXAMPLES: Final = 100
-#: Called with how many rows were read, and the last id.
+#: Called with the number of rows read and the last id.
 Progress = Callable[[int, int], None]
 
 
@@ -25,12 +26,12 @@ class Anomaly:
     """A problem of the ids of one column.
 
     Attributes:
-        kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that its ticket server
-            has not issued; ``"unowned"``: an id above all tickets, of a residue class that no server of the
-            pool owns; ``"auto_increment"``: a column that still counts by itself; ``"not compared"``: a
-            ticket server did not answer, or it is not known where the ids are.
-        shards: where.
-        count: how many ids.
+        kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that its ticket server has not
+            issued; ``"unowned"``: an id above all tickets, in a residue class that no server of the pool owns;
+            ``"auto_increment"``: a column with an AUTO_INCREMENT; ``"not compared"``: a ticket server did not answer,
+            or the column of the ids is unknown.
+        shards: the shards that have it.
+        count: the number of ids.
         ids: the first of them.
         why: what it means.
         fix: what to do.
@@ -52,7 +53,7 @@ class Report:
         column: ``table.column``.
         sequence: whose tickets it holds.
         rows: how many ids were read.
-        seconds: how long that took.
+        seconds: how long the scan took.
         largest: the largest id.
         residues: how many ids each server's residue class has, by offset.
         high_waters: the largest ticket that each server has issued, by offset.
@@ -75,7 +76,7 @@ def not_read(sequence: str) -> Report:
     """The report of a sequence whose ids are in no known column."""
     anomaly = Anomaly(
         kind="not compared",
-        why=f"No shard has a table {sequence!r} with a key of one column: no id of it was read.",
+        why=f"No shard has a table {sequence!r} with a one-column key, so no ids were read.",
         fix=f"Name the column, --column TABLE.COLUMN={sequence}, or the models, --models MODULE:NAME.",
     )
     return Report(sequence, sequence, anomalies=[anomaly])
@@ -87,7 +88,7 @@ def audit(
     column: TicketColumn,
     progress: Progress = lambda rows, last: None,
 ) -> Report:
-    """Read every id of a column on all shards, in bounded memory; changes nothing.
+    """Read every id of a column on all shards in bounded memory, and change nothing.
 
     It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
     """
@@ -114,7 +115,7 @@ def audit(
 
 
 class _Scan:
-    """Collects what the report needs of the ids, page by page."""
+    """Collects the report's data from the ids, page by page."""
 
     def __init__(self, stride: int, still_twice: Callable[[Sequence[int]], list[int]]) -> None:
         self._stride, self._still_twice = stride, still_twice
@@ -126,7 +127,7 @@ class _Scan:
         self.more_repeats = 0
 
     def take(self, parts: Sequence[Sequence[int]]) -> None:
-        """Add the ids of all shards between two ids; a repeated id is in them twice."""
+        """Add the ids of all shards in a range; a repeated id occurs twice."""
         ids = [i for part in parts for i in part]
         if not ids:
             return
@@ -143,7 +144,7 @@ class _Scan:
                 self._remember(i)
 
     def _remember(self, repeated: int) -> None:
-        """Keep a repeated id, in the place of those that were only moving between shards."""
+        """Keep a repeated id, and drop ids that were only moving between shards."""
         if len(self.repeated) == MAX_EXAMPLES and not self.more_repeats:
             self.repeated = self._still_twice(self.repeated)
         if len(self.repeated) < MAX_EXAMPLES:
@@ -155,8 +156,8 @@ class _Scan:
 def merged(pages_of_shards: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
     """The ascending pages of each shard, split at the same ids.
 
-    Each result has a part of every shard, and no id of a later result is below one of its own. So
-    what is the same in two shards comes at once, and no more than a page of each is in memory.
+    Each result has a part of every shard, and later results have only larger ids. So equal ids of two shards come
+    together, and memory holds at most a page of each.
     """
     buffers: list[list[int]] = [[] for _ in pages_of_shards]
     at_end = [False] * len(pages_of_shards)
@@ -176,12 +177,12 @@ def merged(pages_of_shards: Sequence[Iterator[list[int]]]) -> Iterator[list[list
 def _where(
     ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn
 ) -> dict[str, set[int]]:
-    """The ids that each shard still has, of those given."""
+    """Which of these ids each shard still has."""
     return {str(shard): shard.having(column, ids) for shard in shards}
 
 
 def _twice(ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn) -> list[int]:
-    """The ids that two shards have now. A row that moves during the scan is seen on both, and is on one."""
+    """The ids that two shards have now. A row that moves during the scan is seen on both, but is on one."""
     having = _where(ids, shards, column)
     return [i for i in ids if sum(i in there for there in having.values()) > 1]
 
@@ -197,9 +198,9 @@ def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> I
             ids=still,
             why="The same id is on more than one shard.",
             fix=(
-                "Find the writer: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved"
-                " and not deleted, or a ticket server that was set back (sqla-tickets status). Give one of"
-                f" two rows a new id: sqla-tickets next {column.sequence}."
+                f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
+                "deleted, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
+                f"new id: sqla-tickets next {column.sequence}."
             ),
         )
 
@@ -207,7 +208,7 @@ def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> I
 def _not_compared(
     inspection: PoolInspection, report: Report, column: TicketColumn
 ) -> Iterator[Anomaly]:
-    """The servers whose issued tickets are not known, and why."""
+    """The servers whose issued tickets are unknown, and why."""
     for server in inspection.servers:
         if report.high_waters.get(server.server.offset) is not None:
             continue
@@ -215,11 +216,12 @@ def _not_compared(
         state = table.state if table else None
         reason, fix = server.error, "Audit again when it answers."
         if reason is None and isinstance(state, TicketError):
-            reason, fix = str(state), "Repair that, and audit again."
+            reason, fix = str(state), "Repair that, then audit again."
         elif reason is None:
             reason = "it has no ticket table in use"
             fix = f"Create it, by a migration or sqla-tickets create {column.sequence}."
-        why = f"It is not known which tickets {server.server} issued: {reason}."
+        said = without_advice(in_short(reason, str(server.server), column.sequence), "down")
+        why = f"It is not known which tickets {server.server} issued. {said}"
         yield Anomaly(kind="not compared", why=why, fix=fix)
 
 
@@ -230,9 +232,9 @@ def _not_issued(
     shards: Sequence[Shard],
     column: TicketColumn,
 ) -> Iterator[Anomaly]:
-    """The ids above what the server of their class has issued; above all servers' where it has none."""
+    """The ids above the tickets of their class's server; if the class has no server, above all tickets."""
     known = [high for high in report.high_waters.values() if high is not None]
-    # below the next ticket of the server that is ahead: who joins begins above that
+    # below the next ticket of the server that is ahead, as joining servers begin above that
     of_all = max(known) + pool.stride - 1 if known else None
     foreign: dict[int, int] = {}
     unowned: dict[int, int] = {}
@@ -253,8 +255,8 @@ def _not_issued(
             count=count,
             ids=ids,
             why=(
-                "These ids are above every ticket that their server has issued: something inserts ids of"
-                " another origin, which tickets will repeat, or the server was set back."
+                "These ids are above every ticket that their server has issued: another program inserts ids, which "
+                "tickets will repeat, or the server was set back."
             ),
             fix=f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer.",
         )
@@ -273,9 +275,8 @@ def _unowned(
         ids=ids,
         why=(
             f"These ids are above all tickets, in a residue class (offset {offsets}) that no ticket server of"
-            " this pool owns: the AUTO_INCREMENT of a table that was taken over has run ahead of the tickets,"
-            " or the server is missing from this configuration. A new server with that offset would issue"
-            " them again."
+            " this pool owns: the AUTO_INCREMENT of a table that was taken over has run ahead of the tickets, or the "
+            "server is missing from this configuration. A new server with that offset would repeat them."
         ),
         fix=(
             f"{'Stop the old writers and remove AUTO_INCREMENT, then ' if counts else ''}"
@@ -287,7 +288,7 @@ def _unowned(
 def _above(
     bounds: Mapping[int, int], stride: int, shards: Sequence[Shard], column: TicketColumn
 ) -> tuple[list[str], int, list[int]]:
-    """The shards that have ids of some residues above a bound each, how many, and the first of them."""
+    """The shards with ids above the bound of their residue class, the number of these ids, and the first of them."""
     count, ids, where = 0, list[int](), list[str]()
     for shard in shards:
         for page in shard.pages(column, min(bounds.values())):
@@ -306,11 +307,11 @@ def _counting(shards: Iterable[Shard], column: TicketColumn) -> Iterator[Anomaly
             kind="auto_increment",
             shards=counting,
             why=(
-                f"{column} has AUTO_INCREMENT: a row that is inserted without an id gets a number of the"
-                " shard's own, which tickets will repeat."
+                f"{column} has AUTO_INCREMENT: a row without an id gets one of the shard's own numbers, which "
+                "tickets will repeat."
             ),
             fix=(
-                "Remove it when every writer draws tickets: on MySQL and MariaDB MODIFY"
+                "Remove it once every writer draws tickets: on MySQL and MariaDB MODIFY"
                 f" {column.column} BIGINT NOT NULL, on PostgreSQL ALTER {column.column} DROP IDENTITY, or DROP"
                 " DEFAULT."
             ),

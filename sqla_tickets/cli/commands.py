@@ -78,11 +78,10 @@ class Commands(click.Group):
 def cli(verbose: bool) -> None:
     """Show, check and change ticket servers.
 
-    They are configured where the migrations find them: in alembic.ini or pyproject.toml. There, and in
-    --server, --shard and --add, ${NAME} is a variable of the environment: no password has to stand on a
-    command line.
+    The servers are configured in alembic.ini or pyproject.toml, as for migrations. There, and in --server, --shard
+    and --add, ${NAME} stands for an environment variable, so a command line needs no password.
 
-    Exit codes: 0 all is well; 1 something was found; 2 invalid usage; 3 the command failed.
+    Exit codes: 0 all is well; 1 a problem was found; 2 invalid usage; 3 the command failed.
     """
     log = logging.getLogger("sqla_tickets")
     if verbose:
@@ -100,10 +99,10 @@ def cli(verbose: bool) -> None:
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="How long the rate is measured.",
+    help="How long to measure the rate.",
 )
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option("--wide", is_flag=True, help="Show every column, however narrow the terminal.")
+@click.option("--wide", is_flag=True, help="Show every column, even on a narrow terminal.")
 @pool_options
 def status(
     pools: PoolOptions,
@@ -115,7 +114,8 @@ def status(
 ) -> None:
     """Show every sequence on every server, and which process leases which node number.
 
-    Name SEQUENCES only for foreign tables, such as Flickr's own: without metadata nothing else finds them.
+    Name SEQUENCES only for foreign tables, such as Flickr's own, which have no metadata and so are not listed
+    otherwise.
     """
     with pools.selected() as selected:
         out, servers = output.console(is_wide=wide), sum(len(pool.servers) for pool in selected)
@@ -123,7 +123,7 @@ def status(
         view = functools.partial(output.status_view, servers=servers)
         if watch:
             with spinner(_asked(selected)):
-                measure(over=0)  # a person sees at once which server is waited for
+                measure(over=0)  # shows at once which server is slow
             _refresh(
                 out,
                 lambda width: view(
@@ -140,7 +140,7 @@ def status(
 
 
 def _asked(pools: Iterable[TicketPool], opened: Iterable[Shard] = ()) -> list[Asked]:
-    """Who may be waited for."""
+    """The servers and shards that a command may wait for."""
     return [*(server for pool in pools for server in pool.servers), *opened]
 
 
@@ -158,10 +158,10 @@ def _refresh(out: Console, view: Callable[[int], RenderableType]) -> NoReturn:
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @pool_options
 def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> None:
-    """Find whatever can make ids repeat, or draws fail.
+    """Find causes of repeated ids and failed draws.
 
-    Each finding has a variable and its value, what can happen, and the fix. Advice alone leaves the exit
-    code 0.
+    Each finding shows a variable and its value, what can happen, and the fix. The exit code is 0 if there is only
+    advice.
     """
     with pools.selected() as selected, spinner(_asked(selected)):
         found = [finding for pool in selected for finding in doctor_.examine(pool, sequences)]
@@ -180,7 +180,7 @@ def ids_on_shards(
     return ShardIds(opened, found)
 
 
-@cli.command(short_help="Read all ids on the shards, and find duplicates.")
+@cli.command(short_help="Read all ids on the shards and find duplicates.")
 @shard_options
 @pool_options
 def audit(
@@ -210,7 +210,7 @@ def audit(
 
 
 def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> audit_.Report:
-    """Audit one column, with a progress bar on a terminal. Ids are read in order, so they tell how far it is."""
+    """Audit one column, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
     ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
     first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
     stderr = Console(stderr=True)
@@ -232,20 +232,20 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
         return audit_.audit(pool, shards, column, show)
 
 
-# -- what changes something
+# -- commands that change something
 
 
 def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = False) -> list[str]:
-    """These sequences, or all; none where the servers have node numbers only, and ``or_nodes``.
+    """These sequences, or all; none if the servers have node numbers only, and ``or_nodes`` is set.
 
     Raises:
-        TicketArgumentError: no server shows any.
+        TicketArgumentError: no server has any.
     """
     names = list(sequences) or sorted(operations.names(pool))
     if not names and not (or_nodes and numbering.is_divided(pool.servers)):
         servers = ", ".join(map(str, pool.servers))
         raise TicketArgumentError(
-            f"no ticket table was found on {servers}: see what `sqla-tickets status` says, or name the sequences"
+            f"no ticket table was found on {servers}: run `sqla-tickets status`, or name the sequences"
         )
     return names
 
@@ -278,7 +278,7 @@ def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run:
                 click.echo(ticket)
 
 
-@cli.command("raise", short_help="Raise sequences above all ids on the shards, or a number.")
+@cli.command("raise", short_help="Raise sequences above all ids on the shards, or above a number.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @shard_options
 @click.option(
@@ -300,10 +300,10 @@ def raise_(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Raise SEQUENCES, or all, above every id on the shards, or above a number, and prove it.
+    """Raise SEQUENCES, or all sequences, above every id on the shards or above a number, and prove it.
 
-    A number is never lowered. With --shard, the command reads the shards again at the end: new ids have to
-    be tickets.
+    A number is never lowered. With --shard, the command reads the shards again at the end, and checks that new ids
+    are tickets.
     """
     if above is None and not shards:
         raise click.UsageError(
@@ -342,7 +342,7 @@ def raise_(
     type=click.Choice(["64", "32"]),
     default="64",
     show_default=True,
-    help="How large the ids can become.",
+    help="The size of the ids.",
 )
 @dry_run_option
 @pool_options
@@ -355,7 +355,7 @@ def create(
     bits: str,
     dry_run: bool,
 ) -> None:
-    """Create the tables of SEQUENCES on all servers, and verify those that exist."""
+    """Create the tables of SEQUENCES on all servers, and verify existing ones."""
     with pools.one() as pool:
         with spinner(_asked([pool])):
             steps = [
@@ -386,7 +386,7 @@ def move(
         )
 
 
-@cli.command(short_help="Raise a server from a backup above all that it may have issued.")
+@cli.command(short_help="Raise a restored server above every ticket that it may have issued.")
 @click.argument("sequences", nargs=-1, type=sequence_name)
 @shard_options
 @click.option(
@@ -399,7 +399,7 @@ def move(
     "--margin",
     type=click.IntRange(min=0),
     metavar="TICKETS",
-    help="Added for unrecorded tickets; default: 100,000.",
+    help="Margin for unrecorded tickets; default: 100,000.",
 )
 @change_options
 @pool_options
@@ -415,10 +415,10 @@ def restore(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Raise a server that came back from a backup above every ticket that it may have issued.
+    """Raise a restored server above every ticket that it may have issued.
 
-    That is the largest of its peers' high-water marks, the servers' own numbers and the ids on every
-    --shard, and a margin. Run it before any client connects.
+    It takes the largest of the peers' high-water marks, the servers' own numbers and the ids on every --shard, and
+    adds a margin. Run it before any client connects.
     """
     with pools.one() as pool:
         opened = open_shards(shards) if shards else []
@@ -435,7 +435,7 @@ def restore(
 def _restored(
     pool: TicketPool, name: str, on_shards: ShardIds, offset: int | None, margin: int | None
 ) -> plans.Plan:
-    """The plan of one sequence, which may be impossible."""
+    """The plan for one sequence, which may be impossible."""
     try:
         return plans.restore(pool, name, on_shards, offset=offset, margin=margin)
     except TicketError as error:
@@ -444,9 +444,7 @@ def _restored(
 
 @cli.command()
 @click.argument("sequences", nargs=-1, type=sequence_name)
-@click.option(
-    "--add", "joining", multiple=True, type=url, metavar="URL", help="A server that joins."
-)
+@click.option("--add", "joining", multiple=True, type=url, metavar="URL", help="A server to add.")
 @click.option(
     "--to-stride",
     type=STRIDE,
@@ -468,7 +466,7 @@ def _restored(
     metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="How long no client may draw with the old stride.",
+    help="How long to check that no client draws with the old stride.",
 )
 @shard_options
 @change_options
@@ -490,9 +488,9 @@ def grow(
 ) -> None:
     """Add ticket servers while clients draw.
 
-    Run it with --add on the present configuration; the new servers begin above every id on the shards. Where
-    the stride has no room it grows: then give all clients the new configuration, and run the command again
-    with --finish on the new configuration.
+    Run it with --add on the present configuration; the new servers begin above every id on the shards. If the stride
+    has no room, it grows: then give all clients the new configuration, and run the command with --finish on the new
+    configuration.
     """
     if finish == bool(joining):
         raise click.UsageError("give either --add URL or --finish")
@@ -528,7 +526,7 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     metavar="NUMBER",
     default=1,
     show_default=True,
-    help="How many servers at the end of the list retire.",
+    help="How many servers at the end of the list to retire.",
 )
 @shard_options
 @change_options
@@ -546,7 +544,7 @@ def retire(
 ) -> None:
     """Retire the last ticket servers of the configuration while clients draw.
 
-    The others are raised above every ticket that those have issued, and above every id on the shards.
+    The other servers are raised above every ticket of the retired ones, and above every id on the shards.
     """
     with pools.one() as pool:
         opened = open_shards(shards) if shards else []
@@ -601,7 +599,7 @@ def grants_(
 def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> None:
     """Print the servers' metrics in Prometheus' text format, for a textfile collector.
 
-    Each process of the application exports its own: sqla_tickets.contrib.prometheus.TicketCollector.
+    Each process of the application exports its own metrics with sqla_tickets.contrib.prometheus.TicketCollector.
     """
     try:
         from prometheus_client import (  # noqa: PLC0415  # an extra of its own
@@ -612,10 +610,10 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
         from ..contrib.prometheus import TicketCollector  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Failure(
-            f"metrics need {error.name}: pip install 'sqla-tickets[prometheus]'"
+            f"sqla-tickets metrics needs {error.name}: pip install 'sqla-tickets[prometheus]'"
         ) from error
     with pools.selected() as selected, spinner(_asked(selected)):
-        # the first, as it asks what the servers know of each other
+        # first, as it reads the servers' marks of each other
         is_well = all(s.is_well for s in status_.measure(selected, sequences))
         registry = CollectorRegistry()
         collector = TicketCollector(*selected, ask=True, sequences=sequences)
@@ -681,7 +679,7 @@ def init(
             exit_with(dry_run)
         found.write()
     else:
-        click.echo("Nothing has to be changed.")
+        click.echo("Nothing needs to be changed.")
     for step in found.left:
         click.echo(f"Do: {step}.")
     if not found.left:
@@ -691,9 +689,9 @@ def init(
 
 @cli.command()
 def template() -> None:
-    """Print the folder of a template for alembic init.
+    """Print the path of a template for alembic init.
 
-    Such as: alembic init -t "$(sqla-tickets template)" migrations
+    For example: alembic init -t "$(sqla-tickets template)" migrations
     """
     click.echo(project.TEMPLATE)
 

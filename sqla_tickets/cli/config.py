@@ -1,4 +1,4 @@
-"""Which pools a command works on: those of the configuration files, or those of its options."""
+"""The pools that a command works on: from the configuration files, or from its options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from alembic_ext.configuration import pool_named, pools_in_files
 from .. import TicketArgumentError, TicketPool
 
 NOT_CONFIGURED = (
-    "no ticket servers are configured. Name them with --server URL --server URL, in SQLA_TICKETS_SERVERS,"
-    " or as ticket_servers in alembic.ini or in [tool.alembic] of pyproject.toml (--config FILE)"
+    "no ticket servers are configured: name them with --server URL --server URL, in SQLA_TICKETS_SERVERS, or as "
+    "ticket_servers in alembic.ini or [tool.alembic] of pyproject.toml (--config FILE)"
 )
 
 
@@ -26,10 +26,10 @@ class PoolOptions:
     """The options of a command that name its ticket servers.
 
     Attributes:
-        config: ``alembic.ini`` or ``pyproject.toml``; None for those of the working folder.
-        servers: URLs; with them no file is read.
+        config: ``alembic.ini`` or ``pyproject.toml``; None for the files in the working folder.
+        servers: URLs; if given, no file is read.
         stride: the stride of the pool of these URLs; None for their number.
-        pool: the name of the pool; None for the default or only one.
+        pool: the name of the pool; None for the default pool, or the only one.
     """
 
     config: str | None
@@ -39,7 +39,7 @@ class PoolOptions:
 
     @contextlib.contextmanager
     def all(self) -> Generator[dict[str, TicketPool]]:
-        """Every pool by its name, closed at the end. Connects to nothing.
+        """Every pool by name, closed at the end. Connects to nothing.
 
         Raises:
             TicketArgumentError: none is configured, the configuration is invalid, or a driver is async.
@@ -55,18 +55,18 @@ class PoolOptions:
 
     @contextlib.contextmanager
     def selected(self) -> Generator[list[TicketPool]]:
-        """The pool that was named, or all of them."""
+        """The named pool, or all pools."""
         with self.all() as pools:
             yield [find_pool(pools, self.pool)] if self.pool else list(pools.values())
 
     @contextlib.contextmanager
     def one(self) -> Generator[TicketPool]:
-        """The pool that was named, or the default or only one."""
+        """The named pool, the default pool, or the only one."""
         with self.all() as pools:
             yield find_pool(pools, self.pool)
 
     def load(self, *, hedge: bool | None = None) -> dict[str, TicketPool]:
-        """Every pool by its name, to be closed by the caller. Connects to nothing.
+        """Every pool by name; the caller closes them. Connects to nothing.
 
         Args:
             hedge: whether the pool of ``servers`` hedges; a single command does not.
@@ -94,7 +94,7 @@ class PoolOptions:
         file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
         if self.config and not Path(file).is_file():
             raise TicketArgumentError(
-                f"there is no file {file}: give --config the path of alembic.ini or pyproject.toml"
+                f"there is no file {file}: set --config to the path of alembic.ini or pyproject.toml"
             )
         if file.endswith(".toml"):
             return pools_in_files(Config(toml_file=file))
@@ -102,10 +102,10 @@ class PoolOptions:
 
 
 def find_pool(pools: dict[str, TicketPool], name: str | None) -> TicketPool:
-    """The pool of that name; without a name, the default or only one.
+    """The pool of that name; without a name, the default pool, or the only one.
 
     Raises:
-        TicketArgumentError: there is none.
+        TicketArgumentError: there is no such pool.
     """
     try:
         return pool_named(pools, name)

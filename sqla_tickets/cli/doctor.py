@@ -1,8 +1,9 @@
-"""Checks of ticket servers for whatever can make ids repeat, or draws fail: one function for each.
+"""Checks for causes of repeated ids and failed draws: one function for each check.
 
-A new check is a function here with ``@check``, its `Code`, and a row with both names in ``docs/reference/commands.md``. It may read every
-variable, and the counters that the kind's ``facts()`` has; where one is missing, its check finds nothing. Another fact of the server is a
-field of `ServerFacts`, which ``facts()`` fills and `cli.inspection` copies. One that needs the pool is read by `cli.inspection`.
+A new check is a function here with ``@check``, its `Code`, and a row with both names in
+``docs/reference/commands.md``. It may read every variable, and the counters that the kind's ``facts()`` has; if one
+is missing, it finds nothing. Any other fact of the server is a field of `ServerFacts`, which ``facts()`` fills and
+`cli.inspection` copies. A fact that needs the pool is read by `cli.inspection`.
 
 Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`. A state that the tests'
 servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Its first tests hold that a healthy pair has no finding; the servers of
@@ -31,10 +32,10 @@ from .inspection import PoolInspection, ServerInspection, inspect_pool
 
 __all__ = ["CHECKS", "Code", "Finding", "Severity", "examine"]
 
-#: The consequence: ids repeat, draws fail, or something could be better.
+#: The consequence: ids repeat, draws fail, or something can be improved.
 Severity = Literal["repeats", "stops", "advice"]
 
-#: The problems. Alerts may be keyed on these names: a release renames none.
+#: The problems. Alerts may use these names, so no release renames one.
 Code = Literal[
     "flush-setting",
     "redo-log",
@@ -85,7 +86,7 @@ class Finding:
     Attributes:
         server: the server's name.
         check: the name of the check that found it.
-        code: which problem it is; the name is stable.
+        code: the problem's name, which is stable.
         severity: the consequence.
         sequence: the sequence that it is about; empty where it is about the whole server.
         variable: where it was found.
@@ -126,7 +127,7 @@ _CLUSTERS: Final[tuple[tuple[Code, str, str], ...]] = (
 
 
 def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
-    """Every finding about the pool's servers, the gravest first."""
+    """Every finding about the pool's servers, the most severe first."""
     inspection = inspect_pool(pool, sequences)
     found = [
         replace(finding, server=str(server.server), check=each.__name__)
@@ -156,7 +157,7 @@ def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             severity="repeats",
             variable="innodb_flush_log_at_trx_commit",
             value=value,
-            why="After a crash the tickets of the last second are issued again.",
+            why="After a crash it repeats the tickets of the last second.",
             fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
         )
     if server.status.get("Innodb_redo_log_enabled") == "OFF":
@@ -165,7 +166,7 @@ def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             severity="repeats",
             variable="Innodb_redo_log_enabled",
             value="OFF",
-            why="After a crash the server does not start again, and its backup has old numbers.",
+            why="After a crash the server does not start, and a backup has old numbers.",
             fix="ALTER INSTANCE ENABLE INNODB REDO_LOG.",
         )
     switches: tuple[tuple[Code, str], ...] = (
@@ -194,10 +195,10 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="sync_binlog",
             value=value,
             why=(
-                "After a crash the last tickets may be missing, on a replica and on the server itself, which"
-                " has InnoDB follow the binary log: they are issued again."
+                "After a crash the last tickets may be missing on the server, whose InnoDB follows the binary log, "
+                "and on a replica: they are issued again."
             ),
-            fix="SET GLOBAL sync_binlog = 1; or skip-log-bin, as a ticket server needs no replica.",
+            fix="SET GLOBAL sync_binlog = 1, or set skip-log-bin, as a ticket server needs no replica.",
         )
 
 
@@ -211,7 +212,7 @@ def storage_engine(server: ServerInspection, pool: PoolInspection) -> Iterator[F
                 sequence=name,
                 variable=f"engine of {name}",
                 value=str(table.engine),
-                why="It has no redo log: a crash can lose the last tickets, and they are issued again.",
+                why="It has no redo log: a crash can lose the last tickets, which are then issued again.",
                 fix=f"ALTER TABLE `{name}` ENGINE = InnoDB, while no client draws.",
             )
 
@@ -241,8 +242,8 @@ def cluster(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]
                 variable=variable,
                 value=value,
                 why=(
-                    "Every node takes writes, LOCK TABLES locks one node only, and increments and offsets"
-                    " change whenever a node joins or leaves. Sequences that count by them:"
+                    "Every node takes writes, LOCK TABLES locks one node only, and increments and offsets change "
+                    "when a node joins or leaves. These sequences use them:"
                     f" {', '.join(counted)}."
                 ),
                 fix="The layout 'counter' for every sequence here: op.convert_ticket_table().",
@@ -279,8 +280,8 @@ def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
         variable="auto_increment_increment, auto_increment_offset",
         value=f"{found[0]}, {found[1]}",
         why=(
-            f"{above}A client that trusts the server's settings, as Flickr's did, issues another server's"
-            " numbers. This package sends its own along."
+            f"{above}A client that relies on the server's settings, as Flickr's did, draws another server's numbers. "
+            "This package sends its own settings with each statement."
         ),
         fix=(
             f"SET GLOBAL auto_increment_increment = {wanted[0]}, GLOBAL auto_increment_offset = {wanted[1]},"
@@ -290,19 +291,19 @@ def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
 
 
 def _has_foreign(server: ServerInspection) -> bool:
-    """Whether another program created a table here, which it may draw from, too."""
+    """Whether another program created a table here, and may draw from it, too."""
     states = [table.state for table in server.tables.values()]
     return any(isinstance(state, ActiveTable) and not state.metadata for state in states)
 
 
 def _for_plain_clients(server: ServerInspection) -> str:
-    """The column that other programs have to name, in place of ``stub``, in tables whose stride has changed."""
+    """The stub column that other programs must name in tables whose stride has changed."""
     states = [table.state for table in server.tables.values()]
     found = {s.stub for s in states if isinstance(s, ActiveTable) and s.layout == "replace"} - {
         "stub"
     }
     return "".join(
-        f" Plain clients name the column {stub} in place of stub." for stub in sorted(found)
+        f" Plain clients must name the column {stub} instead of stub." for stub in sorted(found)
     )
 
 
@@ -329,7 +330,7 @@ def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             severity="repeats",
             variable="SHOW REPLICA STATUS",
             value="it is a replica",
-            why=("It applies another server's writes, which can set its tickets back."),
+            why=("It applies another server's writes, which can set back its numbers."),
             fix="STOP REPLICA; RESET REPLICA ALL. Ticket servers need no replication.",
         )
     if server.replicas:
@@ -338,7 +339,7 @@ def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             severity="advice",
             variable="replicas",
             value=str(server.replicas),
-            why="A replica lags: after a promotion it issues tickets again that it had not received yet.",
+            why="A replica lags: after a promotion it repeats tickets that it had not yet received.",
             fix="After a promotion, and before any client connects: sqla-tickets restore.",
         )
 
@@ -352,8 +353,9 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             sequence=name,
             variable=f"marks of {name}",
             value="one that cannot be true",
-            why=f"{text}. Until then no client learns here that a peer was set back.",
-            fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who could write it.",
+            why=f"{text}. Until it is deleted, this server cannot show that a peer was set back.",
+            fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who can "
+            f"write that table.",
         )
     count, latest = server.far_horizons
     if count:
@@ -364,13 +366,13 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable=f"horizon in {lease_table.NAME}",
             value=f"{latest}, and {count} such rows",
             why=(
-                "It is later than a day and ten leases from now, which cannot be true. It is ignored, and"
-                " the horizon before it is lost."
+                "It is more than a day and ten leases from now, which cannot be true. It is ignored, and the earlier "
+                "horizon is lost."
             ),
             fix=(
                 f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
-                " then NodeLeases(pool).create_table(), as the row -1 may be one of them, and change the passwords of"
-                " all users who could write it."
+                f" then NodeLeases(pool).create_table(), as the row -1 may be deleted, too, and change the passwords "
+                f"of all users who can write that table."
             ),
         )
 
@@ -402,7 +404,7 @@ def duplicate_servers(server: ServerInspection, pool: PoolInspection) -> Iterato
             severity="stops",
             variable="server",
             value=f"the same as {', '.join(others)}",
-            why="Two offsets on one server: when it fails, both fail.",
+            why="Two offsets are on one server: when it fails, both fail.",
             fix="Replace one of the two by another server.",
         )
 
@@ -420,7 +422,7 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
                 "It was started for data recovery: it may take no writes, and may have skipped crash"
                 " recovery."
             ),
-            fix="Start it without that, and run sqla-tickets restore before any client connects.",
+            fix="Start it without that setting, and run sqla-tickets restore before any client connects.",
         )
     values = (
         (name, server.variables.get(name, "OFF")) for name in server.dialect.read_only_variables
@@ -430,14 +432,14 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
         end = (
             server.dialect.set_global(name, "OFF")
             if name != "innodb_read_only"
-            else "Start it without that"
+            else "Start it without that setting"
         )
         yield Finding(
             code="read-only",
             severity="stops",
             variable=name,
             value=shown,
-            why="It issues no tickets. Was it demoted to a replica?",
+            why="It issues no tickets; it may have been demoted to a replica.",
             fix=f"{end}, if it is to issue tickets, after sqla-tickets restore.",
         )
         return
@@ -447,8 +449,9 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
             severity="stops",
             variable="pg_is_in_recovery()",
             value="true",
-            why="It is a standby, and issues no tickets.",
-            fix="Name the primary, or promote it, and run sqla-tickets restore before any client connects.",
+            why="It is a standby, which issues no tickets.",
+            fix="Configure the primary instead, or promote it and run sqla-tickets restore before any client "
+            "connects.",
         )
 
 
@@ -466,7 +469,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 sequence=name,
                 variable=f"table {name}",
                 value="missing",
-                why="Draws of it need the other servers.",
+                why="Only the other servers can issue its tickets.",
                 fix=f"sqla-tickets create {name}",
             )
         elif isinstance(state, TicketTableMoved) or (
@@ -478,8 +481,8 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 sequence=name,
                 variable=f"table {name}",
                 value=str(state),
-                why="A move or a conversion has not ended.",
-                fix="Run the migration again: it goes on where it stopped.",
+                why="A move or a conversion is unfinished.",
+                fix="Run the migration again: it continues where it stopped.",
             )
         elif isinstance(state, TicketError):
             is_busy = state_after(state) == "busy"
@@ -505,8 +508,8 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 value="empty",
                 why="Its number is lost: the table was truncated, or its row deleted.",
                 fix=(
-                    f"sqla-tickets raise {name} --above N, with N above every id that was ever issued"
-                    " (sqla-tickets restore finds out)."
+                    f"sqla-tickets raise {name} --above N, with N above every id that was ever issued (sqla-tickets "
+                    "restore finds it)."
                 ),
             )
 
@@ -523,8 +526,8 @@ def node_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Fin
         severity="stops",
         variable=f"row -1 of {lease_table.NAME}",
         value="missing" if is_missing else "not this server's",
-        why=f"It {why}: it leases none.",
-        fix="NodeLeases(pool).create_table(), which writes the row."
+        why=f"It {why}, so it leases none.",
+        fix="Call NodeLeases(pool).create_table(), which writes the row."
         if is_missing
         else "Check the addresses and the order of the servers, then compare the row with the other servers'.",
     )
@@ -545,7 +548,7 @@ def exhaustion(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
                 variable=f"last ticket of {name}",
                 value=f"{state.number} of {largest}",
                 why=f"{state.number / largest:.0%} of the numbers are used.",
-                fix="Widen the table and the applications' columns to 64 bits.",
+                fix="Widen the table and the application's columns to 64 bits.",
             )
 
 
@@ -587,7 +590,7 @@ def missing_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[F
             sequence=name,
             variable=f"grants on {name}",
             value=f"without {', '.join(lacking)}",
-            why="Many tickets at once are drawn one by one."
+            why="Blocks are drawn ticket by ticket."
             if is_slow
             else "Draws fail, or the high-water marks cannot be kept.",
             fix=f"GRANT {', '.join(lacking)} ON {server.dialect.grant_target(server.database, name)} TO {_user(server)}",
@@ -595,13 +598,13 @@ def missing_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[F
 
 
 def _is_monitor(server: ServerInspection, grants: Sequence[Grant]) -> bool:
-    """Whether the user is one of ``sqla-tickets grants monitor``, which is not to draw."""
+    """Whether the user has the privileges of ``sqla-tickets grants monitor`` only, and does not draw."""
     here = {p for grant in grants if grant.on != EVERYWHERE for p in grant.privileges}
     anywhere = {p for grant in grants if grant.on == EVERYWHERE for p in grant.privileges}
     return here <= {"SELECT"} and anywhere >= set(server.dialect.server_privileges("monitor"))
 
 
-# -- what could be better
+# -- advice
 
 
 @check
@@ -632,12 +635,12 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
             variable=f"grants on {server.dialect.grant_target(server.database, '*')}",
             value=", ".join(sorted(here)),
             why=(
-                "Only migrations need that. Anyone who steals such a password can set the numbers back, by"
-                " TRUNCATE, ALTER or a new table."
+                "Only migrations need that. A thief of this password can set numbers back by TRUNCATE, ALTER or a "
+                "new table."
             ),
             fix=(
-                f"If applications draw as {_user(server)}: give migrations a user of their own, and this"
-                " one the grants that `sqla-tickets grants draw` prints."
+                f"If applications draw as {_user(server)}, give migrations their own user, and this one only the "
+                "grants that `sqla-tickets grants draw` prints."
             ),
         )
 
@@ -651,7 +654,7 @@ def encryption(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             severity="advice",
             variable="Ssl_cipher",
             value="none",
-            why=f"The network can read and change what is sent to {host}.",
+            why=f"The network can read and change the traffic to {host}.",
             fix=server.dialect.encryption_advice,
         )
 
@@ -665,7 +668,7 @@ def lax_mode(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding
             severity="advice",
             variable="sql_mode",
             value=mode or "empty",
-            why="When no number is left, a client other than this package gets the last one again and again.",
+            why="When no number is left, a client without this package gets the last one repeatedly.",
             fix="Add STRICT_ALL_TABLES to sql_mode.",
         )
 
@@ -679,17 +682,18 @@ def stale_statistics(server: ServerInspection, pool: PoolInspection) -> Iterator
             severity="advice",
             variable="information_schema_stats_expiry",
             value=value,
-            why=f"A client that reads AUTO_INCREMENT from information_schema sees a number up to {value} s old.",
+            why=f"A client that reads AUTO_INCREMENT from information_schema sees a number that is up to {value} s "
+            "old.",
             fix="SET GLOBAL information_schema_stats_expiry = 0, or watch `sqla-tickets status`.",
         )
 
 
-#: Parts of the numbers, and of the connections, from which on it is high time.
+#: The used parts of the numbers and of the connections that cause a finding.
 FULL_SEQUENCE_PART: Final = 0.7
 FULL_CONNECTIONS_PART: Final = 0.8
 LOCK: Final = "LOCK TABLES"
 EVERYWHERE: Final = "*.*"
-#: No privilege at all, and what MariaDB calls MySQL's right to monitor a replica.
+#: Harmless privileges: none at all, and MariaDB's name for MySQL's right to monitor a replica.
 HARMLESS: Final = frozenset({"BINLOG MONITOR", "REPLICATION CLIENT", "USAGE"})
 
 

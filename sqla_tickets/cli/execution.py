@@ -1,4 +1,4 @@
-"""Runs plans: shows their steps, asks, makes the changes, and ends with the proof and what comes next."""
+"""Runs plans: shows their steps, asks for confirmation, makes the changes, and prints the proof and the next steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .waiting import Asked, spinner
 
 @dataclass
 class _Outcome:
-    """What has become of plans.
+    """The results of plans.
 
     Attributes:
         proofs: the guarantees from now on.
-        failures: by the sequences of a plan, why it or a part of it was not carried out.
+        failures: why plans failed, or parts of them, by the plan's sequences.
     """
 
     proofs: list[str] = field(default_factory=list[str])
@@ -43,19 +43,19 @@ def execute(
     is_confirmed: bool = True,
     as_json: bool,
 ) -> None:
-    """Show plans, carry them out unless this is a dry run, and print the proof.
+    """Show plans, execute them unless this is a dry run, and print the proof.
 
     A plan that fails does not stop those that come after it.
 
     Args:
-        plans: what is to be done.
-        asked: the servers and shards.
-        dry_run: whether it is only shown.
-        is_confirmed: whether nobody is asked. Without a terminal nobody is.
-        as_json: whether the result is printed as JSON; the question and its plan then go to stderr.
+        plans: the plans.
+        asked: the servers and shards that may be waited for.
+        dry_run: whether the plans are only shown.
+        is_confirmed: whether to skip the question, which is also skipped without a terminal.
+        as_json: whether to print the result as JSON; the plan and the question then go to stderr.
 
     Raises:
-        TicketError: the only plan failed as a whole.
+        TicketError: the only plan failed completely.
     """
     is_seen = sys.stderr.isatty() or sys.stdout.isatty()
     asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and is_seen
@@ -88,7 +88,7 @@ def execute(
 
 
 def _is_agreed() -> bool:
-    """Ask on that output which is shown; `input` would ask on stderr alone."""
+    """Ask on the output that the user sees; `input` would ask on stderr only."""
     click.echo("Do this? It cannot be undone. [y/N] ", nl=False, err=sys.stderr.isatty())
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -109,18 +109,18 @@ def _carry_out(plans: Sequence[Plan]) -> _Outcome:
     return outcome
 
 
-#: A number by itself, and not of an address or an offset.
+#: A separate number, not part of an address or an offset.
 _NUMBER: Final = re.compile(r"(?<![\w.:-])(?<!offset )\d+(?!\w|[.:]\w)")
 
 
 def _alike(
     parts: Iterable[tuple[str, Sequence[str]]], *, is_short: bool
 ) -> Iterator[tuple[str, Sequence[str], list[str]]]:
-    """The lines of sequences, and the other sequences whose lines differ in names and numbers only.
+    """The lines of each sequence, with the other sequences whose lines differ only in names and numbers.
 
     Args:
         parts: the sequences, each with its lines.
-        is_short: whether lines that are alike come once; else no sequence has others.
+        is_short: whether similar lines are shown once; else no sequence has others.
     """
     groups: dict[tuple[str, ...], list[tuple[str, Sequence[str]]]] = {}
     for name, lines in parts:
@@ -132,7 +132,7 @@ def _alike(
 
 
 def _steps(plans: Sequence[Plan], *, is_short: bool) -> RenderableType:
-    """The steps under the names of their sequences; on a terminal, those that are alike once."""
+    """The steps under the names of their sequences; on a terminal, similar ones once."""
     parts: list[RenderableType] = []
     steps = [(name, lines) for plan in plans for name, lines in plan.steps.items() if lines]
     alike = list(_alike(steps, is_short=is_short))
@@ -146,7 +146,7 @@ def _steps(plans: Sequence[Plan], *, is_short: bool) -> RenderableType:
 
 
 def _by_sequence(plans: Sequence[Plan], proofs: Sequence[str], *, is_short: bool) -> list[str]:
-    """The proofs; on a terminal, those that are alike once."""
+    """The proofs; on a terminal, similar ones once."""
     names = [name for plan in plans for name in plan.steps if name]
     named = [
         (next((name for name in names if repr(name) in proof), ""), [proof]) for proof in proofs
@@ -175,7 +175,7 @@ def _parts(
 
 
 def _list(label: str | Text, lines: Sequence[str]) -> Table:
-    """Lines that are wrapped at words, each beside its label."""
+    """Lines wrapped at words, each next to its label."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

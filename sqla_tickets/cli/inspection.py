@@ -1,6 +1,6 @@
 # What is protected is hidden from users, not from this package.
 # pyright: reportPrivateUsage=false
-"""Reads variables, tables and grants of ticket servers, and judges nothing."""
+"""Reads variables, tables and grants of ticket servers, without judging them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TableInspection:
     """One sequence's table on one server.
 
     Attributes:
-        state: what is there, or why that is not known.
-        engine: the storage engine, where the server has several.
-        counter: the next number of its AUTO_INCREMENT, where it has one.
+        state: the table or tombstone, or why that is unknown.
+        engine: the storage engine, if the server has several.
+        counter: the next number of its AUTO_INCREMENT, if it has one.
     """
 
     state: FoundTable | TicketError
@@ -41,18 +41,18 @@ class ServerInspection:
         server: the server.
         kind: ``"mysql"``, ``"mariadb"``, ``"postgresql"`` or ``"sqlite"``.
         version: the server's version.
-        variables: all global ones.
+        variables: all global variables.
         status: its counters; ``Ssl_cipher`` is that of the session.
-        grants: None where they are not known, or come by roles.
-        is_replica: whether it applies another server's writes; None where the user may not ask.
-        replicas: how many apply its own; None where the user may not ask.
+        grants: the user's grants; None if they are unknown, or come from roles.
+        is_replica: whether it applies another server's writes; None if the user may not ask.
+        replicas: the number of its replicas; None if the user may not ask.
         tables: the tables, by sequence.
         statuses: the statuses of the tables, by sequence.
         refuted: a high-water mark on it that cannot be true, by sequence.
-        far_horizons: how many node numbers have a horizon here that cannot be true, and the latest.
-        node_fault: why it leases no node numbers, where it has their table.
+        far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
+        node_fault: why it leases no node numbers although it has their table.
         error: why it did not answer, or was not asked.
-        cluster: the one that it shares with another server of the pool, and so was not asked.
+        cluster: the cluster that it shares with another server of the pool, in which case it was not asked.
     """
 
     server: TicketServer
@@ -82,7 +82,7 @@ class ServerInspection:
 
     @property
     def identity(self) -> tuple[str | None, ...] | None:
-        """Equal for two addresses of one running server."""
+        """The server's identity, equal for two addresses of one running server."""
         found = tuple(self.variables.get(n) for n in ("hostname", "port", "datadir", "started"))
         return found if any(found) else None
 
@@ -125,7 +125,7 @@ def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspect
 
 
 def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | None]:
-    """The largest ticket that each server has issued, by offset; None where that is not known."""
+    """The largest ticket that each server has issued, by offset; None if unknown."""
     found: dict[int, int | None] = {}
     for server in inspection.servers:
         table = server.tables.get(sequence)
@@ -138,7 +138,7 @@ def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | No
 
 
 def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
-    """How many node numbers have a horizon that cannot be true, and the latest; none where there is no table."""
+    """The number of horizons that cannot be true, and the latest of them; none without a table."""
     try:
         return server.do(lease_table.NAME, lease_table.far_horizons, int(lease * 1_000_000))
     except TicketError:
@@ -146,7 +146,7 @@ def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
 
 
 def _node_fault(server: TicketServer) -> TicketError | None:
-    """Why its table of node numbers leases none; None where there is no such table, or it cannot be read."""
+    """Why a server leases no node numbers; None if it has no table of them, or it cannot be read."""
     try:
         return server.read(lease_table.NAME, numbering.fault)
     except TicketError:

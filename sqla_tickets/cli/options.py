@@ -1,4 +1,4 @@
-"""What several commands share: their options, the types of their arguments, their exit codes."""
+"""Parts that several commands share: options, types of arguments, and exit codes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ from .config import PoolOptions
 FOUND = 1
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: How many tickets or servers.
+#: A number of tickets or servers.
 COUNT: Final = click.IntRange(min=1)
 #: A stride, or an offset.
 STRIDE: Final = click.IntRange(1, LARGEST_STRIDE)
 TICKET: Final = click.IntRange(1, largest_ticket(64))
-#: What a table can be raised above.
+#: A number that a table can be raised above.
 ABOVE: Final = click.IntRange(0, largest_ticket(64) - 1)
 
-#: The password of a URL, which may hold what should have been written as %40 or %2F.
+#: The password of a URL, which may have an @ or / that should be written %40 or %2F.
 _PASSWORD: Final = re.compile(r"(?<=://)[^\s'\"]*@")
 
 
 def seconds(value: object) -> float:
-    """A number of seconds, or 0 for none.
+    """A number of seconds; 0 for none.
 
     Raises:
-        click.BadParameter: it is none.
+        click.BadParameter: it is not a number of seconds.
     """
     try:
         number = float(str(value))
         return arguments.seconds("it", number) if number else 0.0
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number of seconds, 0 or more.") from None
+        raise click.BadParameter(
+            f"{value!r} is not a number of seconds: expected 0 or more."
+        ) from None
 
 
 def sequence_name(value: object) -> str:
     """The name of a sequence.
 
     Raises:
-        click.BadParameter: no sequence can have it.
+        click.BadParameter: the name is invalid.
     """
     try:
         return arguments.name_of_sequence(value)
@@ -60,10 +62,10 @@ def sequence_name(value: object) -> str:
 
 
 def url(value: object) -> str:
-    """A URL, with the ``${NAME}`` of the environment, by which it needs no password here.
+    """A URL, with ``${NAME}`` replaced by environment variables, so that it needs no password.
 
     Raises:
-        click.BadParameter: one of them is not set.
+        click.BadParameter: a variable is not set.
     """
     try:
         return expanded(str(value), "it")
@@ -78,17 +80,17 @@ class Failure(click.ClickException):
 
 
 def exit_with(is_well: bool) -> NoReturn:
-    """End with the exit code of "all is well", or of "something was found"."""
+    """Exit with the code for "all is well" or "a problem was found"."""
     raise SystemExit(0 if is_well else FOUND)
 
 
 def without_passwords(text: str) -> str:
-    """The text with ``***`` in the place of each password of a URL."""
+    """The text with ``***`` for each password in a URL."""
     return _PASSWORD.sub("***@", text)
 
 
 def pool_options(command: Command) -> Command:
-    """Give a command the options that name its ticket servers, as one argument ``pools``."""
+    """Add the options that name the ticket servers; the command gets one argument, ``pools``."""
 
     @functools.wraps(command)
     def with_pools(
@@ -110,9 +112,7 @@ def pool_options(command: Command) -> Command:
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--pool", metavar="NAME", help="The pool, where the configuration has several."
-        ),
+        click.option("--pool", metavar="NAME", help="The pool, if the configuration has several."),
         click.option(
             "--stride",
             type=STRIDE,
@@ -139,7 +139,7 @@ def pool_options(command: Command) -> Command:
 
 
 def shard_options(command: Command) -> Command:
-    """Give a command the options that name the application's databases."""
+    """Add the options that name the application's databases."""
     for option in (
         click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base."),
         click.option(
@@ -164,12 +164,10 @@ def shard_options(command: Command) -> Command:
     return command
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan and do nothing.")
 
 
 def change_options(command: Command) -> Command:
-    """Give a command the options of what cannot be undone."""
-    yes = click.option(
-        "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked."
-    )
+    """Add the options of commands that cannot be undone."""
+    yes = click.option("--yes", is_flag=True, help="Do not ask. Implied without a terminal.")
     return dry_run_option(yes(command))

@@ -36,14 +36,14 @@ from .doctor import Finding, Severity
 __all__ = ["as_json", "audit_view", "console", "findings_table", "number", "show", "status_view"]
 
 
-#: The end of a line: blanks, and changes of colour among them.
+#: The end of a line: blanks, possibly with changes of colour.
 _END: Final = re.compile(r"(?: |\x1b\[[\d;]*m)+$")
-#: So many columns that no line is cut: of a pipe, and where it is asked for.
+#: A width at which no line is cut, for pipes and on request.
 WHOLE: Final = 100_000
 
 
 def console(*, is_wide: bool = False, is_error: bool = False) -> Console:
-    """The console for results, or for what is not to get into them."""
+    """The console for results, or for messages that must stay out of them."""
     out = Console(highlight=False, stderr=is_error)
     if is_wide or not out.is_terminal:
         out = Console(highlight=False, stderr=is_error, width=WHOLE)
@@ -51,7 +51,7 @@ def console(*, is_wide: bool = False, is_error: bool = False) -> Console:
 
 
 def show(view: RenderableType, out: Console | None = None, *, is_error: bool = False) -> None:
-    """Print results, without the blanks that only fill a line."""
+    """Print results without trailing blanks."""
     out = out or console(is_error=is_error)
     with out.capture() as printed:
         out.print(view)
@@ -76,7 +76,7 @@ def _plain(value: object) -> object:
 def table_of(
     columns: Sequence[str], title: str | None = None, *, whole: Sequence[str] = ("server",)
 ) -> Table:
-    """A table that folds its cells where it does not fit, but for those of the columns ``whole``."""
+    """A table that folds cells that do not fit, except in the columns ``whole``."""
     table = Table(
         title=title,
         title_justify="left",
@@ -97,7 +97,7 @@ def table_of(
             "until",
             "",
         )
-        # neither a name nor a number that is cut in two can be looked for
+        # a name or a number that is split cannot be searched for
         table.add_column(
             column,
             justify="left" if is_text else "right",
@@ -107,7 +107,7 @@ def table_of(
     return table
 
 
-#: What a narrow terminal does not show, the first one first.
+#: The columns that a narrow terminal omits, in this order.
 FIRST_TO_GO: Final = (
     "below 2^53",
     "left",
@@ -135,7 +135,7 @@ def status_view(
         nodes: the leased node numbers.
         servers: how many there are.
         width: the largest width of the table.
-        is_live: whether the end may be cut off, so that the findings come before the table.
+        is_live: whether the end may be cut off; the findings then come before the table.
     """
     findings = _list(problems(statuses))
     tables: list[RenderableType] = [_status_table(statuses, width)] if statuses else []
@@ -146,7 +146,7 @@ def status_view(
 
 
 def _status_table(statuses: Sequence[TableStatus], width: int) -> Table:
-    """As many columns as fit."""
+    """The status table with as many columns as fit."""
     rows: list[dict[str, str | Text]] = []
     before = None
     for s in statuses:
@@ -192,7 +192,7 @@ def _in_javascript(s: TableStatus) -> str:
 
 
 def _nodes_table(nodes: Sequence[Node]) -> RenderableType:
-    """The live leases of node numbers, and how many other numbers have no owner."""
+    """The live leases of node numbers, and the number of leases without an owner."""
     table = table_of(["node", "server", "leased by", "until"])
     leased = [node for node in nodes if node.is_live]
     for node in leased:
@@ -221,7 +221,7 @@ _MEANING: dict[Severity, str] = {
 def findings_table(findings: Sequence[Finding]) -> RenderableType:
     """The output of ``sqla-tickets doctor``."""
     if not findings:
-        return Text("No finding: the ticket servers are well.", "green")
+        return Text("No findings: the ticket servers are well.", "green")
     return _list(
         Problem(
             _MEANING[finding.severity],
@@ -237,7 +237,7 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
 
 
 def _list(found: Iterable[Problem]) -> Table:
-    """Problems, one for each server and reason, with the sequences that have it."""
+    """The problems, one for each server and reason, with their sequences."""
     table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -256,11 +256,11 @@ def _list(found: Iterable[Problem]) -> Table:
     return table
 
 
-_NO_ANOMALY: Final = "No duplicate id, and none that no ticket server issued."
+_NO_ANOMALY: Final = "No duplicate ids; all ids were issued by ticket servers."
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
-    """The output of ``sqla-tickets audit``: several columns that are well have one table, and come first."""
+    """The output of ``sqla-tickets audit``: if several columns are well, they come first, in one table."""
     well = [r for r in reports if not (r.anomalies or r.without)]
     parts: list[RenderableType] = []
     if len(well) > 1:

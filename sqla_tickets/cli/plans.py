@@ -28,20 +28,20 @@ from ..tables.new_table import stub_of
 from .inspection import high_waters, inspect_pool
 from .shards import ShardIds
 
-#: How often a sequence is raised above new ids on the shards.
+#: The number of attempts to raise a sequence above new ids on the shards.
 MAX_RAISES: Final = 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A change, before it is made.
+    """A planned change.
 
     Attributes:
         steps: a line for each step, by sequence; steps for all sequences have an empty name.
-        run: makes the change, and returns the guarantees from now on, as read from the servers. After an
-            error it can be called again: finished steps are kept.
-        following: what the operator does next.
-        refusal: why nothing of it can be done; None where something can.
+        run: makes the change, and returns the guarantees from now on, as read from the servers. It can be called
+            again after an error: finished steps are kept.
+        following: the operator's next steps.
+        refusal: why none of it can be done; None if some of it can.
     """
 
     steps: Mapping[str, Sequence[str]]
@@ -56,10 +56,10 @@ class Plan:
 
 
 class PartlyDone(TicketError):
-    """Some steps of a plan could not be made.
+    """Raised if some steps of a plan failed.
 
     Attributes:
-        proof: the guarantee from now on, of those that were made; empty where none was.
+        proof: the guarantee from now on by the finished steps; empty if there is none.
     """
 
     def __init__(self, reasons: str, proof: str) -> None:
@@ -78,7 +78,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
     lines += on_shards.unknown(name) if on_shards else []
     counting = on_shards.auto_increment_columns(name)
     lines += [
-        f"NOT FINISHED: {where} still gives out numbers of its own, above the tickets"
+        f"NOT FINISHED: {where} still assigns its own numbers, above the tickets"
         for where in counting
     ]
     for server, state in _states(pool, name).items():
@@ -96,14 +96,14 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
         proof = _proof_above(pool, name, raised)
         if on_shards.knows(name):
-            proof = f"nothing above {raised} is on the shards but tickets; {proof}"
+            proof = f"all ids above {raised} on the shards are tickets; {proof}"
         return [proof]
 
     return Plan({name: lines}, run, following)
 
 
 def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> int:
-    """Raise a sequence until every id above is a ticket; returns above which number."""
+    """Raise a sequence until every id above it is a ticket; returns the number that it was raised above."""
     strays: list[tuple[int, str]] = []
     for _ in range(MAX_RAISES):
         pool.raise_above(name, above)
@@ -112,16 +112,16 @@ def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: Shar
             return above
         above = max(number for number, _ in strays)
     raise TicketTableError(
-        f"{name!r}: while it was raised, {len(strays)} ids arrived on the shards that no ticket server has"
-        f" issued, such as {strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the"
-        " shards, and raise it again"
+        f"{name!r}: meanwhile {len(strays)} ids that no ticket server issued arrived on the shards, such as "
+        f"{strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the shards, and raise the "
+        f"sequence again"
     )
 
 
 def _strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> list[tuple[int, str]]:
-    """The ids on the shards above a number that no server of the pool has issued."""
+    """The ids on the shards above a number that no server of the pool issued."""
     found = list(on_shards.above(name, above))
-    # asked after the ids were read: an id is inserted only when its ticket was issued
+    # asked after reading the ids, as an id is inserted after its ticket is issued
     issued = high_waters(inspect_pool(pool, [name]), name) if found else {}
     return [(i, w) for i, w in found if i > (issued.get(i % pool.stride or pool.stride) or above)]
 
@@ -129,16 +129,16 @@ def _strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> lis
 def create(
     pool: TicketPool, name: str, *, layout: LayoutName | None, start: int, bits: int
 ) -> Plan:
-    """Create the tables that are missing, and verify the others."""
+    """Create missing tables, and verify the others."""
     lines: list[str] = []
     for server, state in operations.table_states(pool, name).items():
         if isinstance(state, TicketError):
             raise state
         if state is None:
-            lines.append(f"create {name!r} on {server}, {bits} bits, with tickets from {start} on")
+            lines.append(f"create {name!r} on {server}, {bits} bits, with tickets from {start}")
         elif isinstance(state, Tombstone):
             lines.append(
-                f"create {name!r} on {server}, {state.kind} at {state.high_water}, above that"
+                f"create {name!r} on {server} above {state.high_water}, where it was {state.kind}"
             )
         else:
             lines.append(f"verify {name!r} on {server}, at {state.number}")
@@ -147,7 +147,7 @@ def create(
         pool.create_table(name, layout=layout, start=start, bits=bits)
         return [_proof_above(pool, name, start - 1)]
 
-    return Plan({name: lines}, run, ["sqla-tickets doctor, as the user who draws"])
+    return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
@@ -157,7 +157,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     lines = [
         f"close {name!r} on {there}, where no client draws yet",
         f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
-        f"open {name!r} on {there}, above the highest ticket of all of them",
+        f"open {name!r} on {there}, above the highest ticket of all servers",
     ]
 
     def run() -> list[str]:
@@ -180,13 +180,13 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         ]
 
     following = (
-        f"let the models name the pool {target.name!r}, and deploy that everywhere",
-        f"keep {here} until no client is led from there any more",
+        f"name the pool {target.name!r} in the models, and deploy that everywhere",
+        f"keep {here} until no client is redirected from there",
     )
     return Plan({name: lines}, run, following)
 
 
-# -- a server that came back from a backup
+# -- a restored server
 
 
 def restore(
@@ -197,25 +197,24 @@ def restore(
     offset: int | None,
     margin: int | None,
 ) -> Plan:
-    """Raise servers above every ticket that they may have issued, as far as that is recorded anywhere.
+    """Raise servers above every recorded ticket that they may have issued.
 
     Args:
         pool: the servers' pool.
         name: the sequence's name.
         on_shards: its ids on the shards.
         offset: the offset of the restored server; None for all.
-        margin: how many tickets are added for those that were not recorded; None for as many
-            as may be above a high-water mark.
+        margin: how many tickets to add for unrecorded ones; None for as many as may be above a high-water mark.
 
     Raises:
-        TicketArgumentError: nothing is recorded, or the peers that could tell do not answer.
+        TicketArgumentError: nothing is recorded, or the peers with the marks do not answer.
         TicketTableError: a high-water mark cannot be true.
     """
     servers = [s for s in pool.servers if offset in (None, s.offset)]
     if not servers:
         offsets = ", ".join(str(server.offset) for server in pool.servers)
         raise TicketArgumentError(
-            f"the pool {pool.name!r} has no server of the offset {offset}: expected one of {offsets}"
+            f"the pool {pool.name!r} has no server with the offset {offset}: expected one of {offsets}"
         )
     states = operations.table_states(pool, name)
     known, unanswered = _recorded_tickets(pool, name, states, servers, on_shards)
@@ -224,28 +223,29 @@ def restore(
     above = highest + numbers
     lines = [f"{text}: {number}" for number, text in known]
     lines += [
-        f"NOT KNOWN: the high-water marks on {server}: it does not answer" for server in unanswered
+        f"NOT KNOWN: the high-water marks on {server}, which does not answer"
+        for server in unanswered
     ]
     lines += on_shards.unknown(name)
     lines.append(
-        f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride}"
-        f" tickets, {numbers} numbers"
+        f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride} tickets "
+        f"({numbers} numbers)"
     )
     lines += [_restoring(name, server, states[server], above) for server in servers]
     following = [
-        f"sqla-tickets create {name}, which begins above all that its peers know"
+        f"run sqla-tickets create {name}, which begins above the peers' marks"
         for server in servers
         if states[server] is None
     ]
     following += [
         "restart the clients that have quarantined a table, or call pool.unquarantine() there",
-        "sqla-tickets status, which then shows UP",
+        "check that sqla-tickets status shows UP",
     ]
     return Plan({name: lines}, lambda: [_restore(pool, name, servers, above)], following)
 
 
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
-    """What is done on a server, or why it cannot be done."""
+    """The step on a server, or why it is impossible."""
     if state is None:
         return f"NOT POSSIBLE: {server} has no ticket table {name!r}"
     if isinstance(state, TicketError):
@@ -254,10 +254,10 @@ def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError,
 
 
 def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above: int) -> str:
-    """Raise each server that can be raised.
+    """Raise every server that can be raised.
 
     Raises:
-        PartlyDone: some cannot.
+        PartlyDone: some servers cannot be raised.
     """
     failures: dict[TicketServer, TicketError] = {}
     for server in servers:
@@ -276,7 +276,7 @@ def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above
 
 
 def impossible(name: str, error: TicketError) -> Plan:
-    """The plan of a sequence for which nothing can be done."""
+    """The plan for a sequence for which nothing can be done."""
 
     def run() -> list[str]:
         raise error
@@ -291,7 +291,7 @@ def _recorded_tickets(
     servers: Sequence[TicketServer],
     on_shards: ShardIds,
 ) -> tuple[list[tuple[int, str]], list[TicketServer]]:
-    """The tickets that are known to be issued, each with its origin; and the servers that do not answer."""
+    """The known tickets, each with its origin, and the servers that do not answer."""
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     for _, text in pool._marks.of(name).refuted():
         raise TicketTableError(text)
@@ -312,7 +312,7 @@ def _recorded_tickets(
 def _refuse_without_peers(
     pool: TicketPool, name: str, servers: Sequence[TicketServer], unanswered: Sequence[TicketServer]
 ) -> None:
-    """Refuse where no peer could tell what the servers have issued."""
+    """Refuse if no peer has marks of the servers."""
     if unanswered:
         reason, fix = f"{_names(unanswered)} cannot be asked", "Repair that first, or name"
     elif len(pool.servers) == 1:
@@ -325,14 +325,14 @@ def _refuse_without_peers(
     )
 
 
-#: By server, the high-water marks of its peers that it keeps; None for a server that does not answer.
+#: Each server's marks of its peers; None for a server that does not answer.
 Kept = Mapping[TicketServer, "Mapping[int, int] | None"]
 
 
 def _known_tickets(
     server: TicketServer, state: FoundTable | TicketError, kept: Kept
 ) -> Iterator[tuple[int, str]]:
-    """The tickets that a server is known to have issued: its number, and its peers' high-water mark."""
+    """The known tickets of a server: its number, and its peers' high-water mark."""
     if isinstance(state, ActiveTable) and state.number is not None:
         yield state.number, f"the number on {server}"
     mark = _high_water_mark(server, kept)
@@ -354,7 +354,7 @@ def _names(servers: Iterable[TicketServer]) -> str:
 def grow(
     pool: TicketPool, names: Sequence[str], new: TicketPool, gap: int, on_shards: ShardIds
 ) -> Plan:
-    """Add servers, which begin above every id on the shards."""
+    """Add servers that begin above every id on the shards."""
     joining = new.servers[len(pool.servers) :]
     widens = new.stride != pool.stride
     steps = {
@@ -365,9 +365,9 @@ def grow(
     common: list[str] = []
     if widens:
         common.append(
-            f"the new servers begin {gap} above the others, which keep the stride {pool.stride}"
+            f"the new servers begin {gap} above the others, which keep the stride {pool.stride} for now"
         )
-        following.append("then, on the new configuration: sqla-tickets grow --finish")
+        following.append("then run sqla-tickets grow --finish with the new configuration")
     has_nodes = numbering.is_divided(pool.servers)
     if has_nodes:
         common.append("divide the node numbers between all servers")
@@ -388,7 +388,7 @@ def grow(
 
 
 def _ids_on_shards(on_shards: ShardIds, name: str) -> list[str]:
-    """The largest ids on the shards, and what is not known of them."""
+    """The largest ids on the shards, and which of them are unknown."""
     lines = [f"{text}: {number}" for number, text in on_shards.largest_ids(name)]
     return lines + on_shards.unknown(name)
 
@@ -412,20 +412,20 @@ def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
             ended = resize.finish(new, name)
             if ended:
                 proofs.append(
-                    f"with the old stride no ticket of {name!r} above {max(ended)} was issued; all"
-                    f" {len(new.servers)} servers have the stride {new.stride}"
+                    f"no ticket of {name!r} above {max(ended)} was issued with the old stride; all "
+                    f"{len(new.servers)} servers have the stride {new.stride}"
                 )
-        return proofs or [f"every server has the stride {new.stride} already"]
+        return proofs or [f"every server already has the stride {new.stride}"]
 
-    return Plan(steps, run, ["sqla-tickets doctor, on the new configuration"])
+    return Plan(steps, run, ["run sqla-tickets doctor with the new configuration"])
 
 
 def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
-    """The steps of a sequence's servers that have the old stride."""
+    """The steps for a sequence's servers that have the old stride."""
     unfinished = resize.unfinished(new, name)
     lines = [
-        f"watch for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is"
-        f" at {number}"
+        f"check for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is at "
+        f"{number}"
         for server, number in unfinished.items()
     ]
     lines += [
@@ -433,7 +433,7 @@ def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
         f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
         for server in unfinished
     ]
-    return lines or ["nothing is left to do, or a conversion has to be ended"]
+    return lines or ["nothing is left to do, or a conversion is to be finished"]
 
 
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
@@ -443,16 +443,16 @@ def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], qu
         for server, number in resize.unfinished(new, name).items():
             if number != servers.get(server, number):
                 raise TicketTableError(
-                    f"a client still draws {name!r} from {server} with the old configuration: the number went"
-                    f" from {servers[server]} to {number} in {quiet:g} s. Give every client the new"
-                    " configuration, stop those with the old one, and run this again"
+                    f"a client still draws {name!r} from {server} with the old configuration: the number rose from "
+                    f"{servers[server]} to {number} in {quiet:g} s. Give every client the new configuration or stop "
+                    f"it, and run this again"
                 )
 
 
 def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, int]) -> None:
-    """Refuse when an old server has reached the numbers where the new ones began."""
+    """Refuse if an old server has reached the numbers of the new ones."""
     states = {server: _inspect(server, name) for server in new.servers if server not in unfinished}
-    # an old server's, which a run that broke off has closed
+    # an old server's, which an interrupted run closed
     closed = {
         server: state.high_water if state.stride != new.stride else 0
         for server, state in states.items()
@@ -465,14 +465,14 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
     stand = max([*unfinished.values(), *closed.values()], default=0)
     if stand and (not joined or stand >= began):
         raise TicketTableError(
-            f"{name!r}: the servers of the old stride are at {stand}, and the new ones began at {began}: the"
-            f" gap is used up. Stop all clients, raise {name!r} above all of them, and audit the shards before"
-            " any client starts"
+            f"{name!r}: the gap is used up, as the servers with the old stride are at {stand} and the new ones began "
+            f"at {began}. Stop all clients, raise {name!r} above all these numbers, and audit the shards before any "
+            f"client starts"
         )
 
 
 def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: ShardIds) -> Plan:
-    """Retire the last servers; the others go on above their tickets and above every id on the shards."""
+    """Retire the last servers; the others continue above their tickets and above every id on the shards."""
     if not 1 <= leaving < len(pool.servers):
         raise TicketArgumentError(
             f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: expected 1 to"
@@ -485,14 +485,14 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
         name: [
             *_ids_on_shards(on_shards, name),
             *(f"close {name!r} on {server}" for server in going),
-            *(f"raise {name!r} on {server} above them" for server in staying),
+            *(f"raise {name!r} on {server} above their tickets" for server in staying),
         ]
         for name in names
     }
     has_nodes = numbering.is_divided(going)
-    common = [f"lease no node numbers of {server} any more" for server in going if has_nodes]
+    common = [f"stop leasing node numbers of {server}" for server in going if has_nodes]
     following = (
-        f"configure {len(staying)} servers with stride={pool.stride} in every client: the stride stays",
+        f"configure {len(staying)} servers with the same stride={pool.stride} in every client",
         f"then switch off {_names(going)}",
     )
 
@@ -502,16 +502,16 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
             high = resize.retire(pool, name, leaving, held=on_shards.largest(name))
             begin = min(_next_ticket(pool, server, name) for server in staying)
             proofs.append(
-                f"no number above {high} was ever issued of {name!r} by"
-                f" {', '.join(map(str, going))}; new tickets start at {begin}"
+                f"{', '.join(map(str, going))} never issued a ticket of {name!r} above {high}; new tickets start at "
+                f"{begin}"
             )
-        numbering.close(going, staying)  # also what a run that broke off has closed
+        numbering.close(going, staying)  # also the tables that an interrupted run closed
         return proofs
 
     return Plan({**steps, "": common}, run, following)
 
 
-# -- what the servers show
+# -- the servers' state
 
 
 def _states(pool: TicketPool, name: str) -> dict[TicketServer, FoundTable]:
@@ -525,12 +525,12 @@ def _inspect(server: TicketServer, name: str) -> FoundTable:
 def _number(server: TicketServer, name: str, state: FoundTable) -> int:
     if state is None:
         raise TicketTableMissing(
-            f"there is no ticket table {name!r} on {server}: create it first, with sqla-tickets create {name}"
+            f"there is no ticket table {name!r} on {server}: first run sqla-tickets create {name}"
         )
     if isinstance(state, Tombstone):
         raise TicketTableError(
-            f"the ticket table {name!r} on {server} is closed ({state.kind}): run the migration again that closed it,"
-            " or name the pool that has the sequence now"
+            f"the ticket table {name!r} on {server} is closed ({state.kind}): run the migration that closed it "
+            f"again, or name the pool that has the sequence now"
         )
     return state.number or 0
 
@@ -547,8 +547,8 @@ def _proof_above(
     for server, begin in begins.items():
         if begin <= above:
             raise TicketTableError(
-                f"{name!r} on {server}: expected a next ticket above {above}, found {begin}: something sets it"
-                " back. Find the writer, and run the command again"
+                f"{name!r} on {server}: expected a next ticket above {above}, found {begin}. Find what sets the "
+                f"number back, and run the command again"
             )
     following = ", ".join(f"{begin} on {server}" for server, begin in begins.items())
     return f"every ticket of {name!r} from now on is above {above}: the next are {following}"

@@ -1,7 +1,7 @@
 """The edits that a project's migrations need: ``alembic.ini`` or ``pyproject.toml``, ``env.py``, ``script.py.mako``.
 
-Each edit takes a file's text and returns the new one, so that the difference can be shown before anything is written. What is
-there already stays: a second run changes nothing.
+Each edit takes a file's text and returns the new text, so that the difference can be shown before anything is
+written. An edit that is already there is skipped, so a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .. import TicketArgumentError
 TEMPLATE: Final = Path(alembic_ext.__file__).parent / "templates" / "tickets"
 PLUGIN: Final = "sqla_tickets"
 PLUGINS: Final = f'autogenerate_plugins=["alembic.autogenerate.*", "{PLUGIN}"]'
-#: What the files of `alembic init` have, and nobody's database.
+#: The placeholder URLs in the files of `alembic init`.
 _UNSET: Final = "driver://user:pass@"
 
 
 @dataclass
 class Changes:
-    """What is to be written, and what is left to a person.
+    """The files to write, and the steps left to a person.
 
     Attributes:
         files: each file's text before and after, by path.
-        left: what has to be done by hand.
+        left: what must be done by hand.
     """
 
     files: dict[Path, tuple[str, str]] = field(default_factory=dict[Path, tuple[str, str]])
@@ -73,7 +73,7 @@ def changes(
     shards: Sequence[str] = (),
     models: str | None = None,
 ) -> Changes:
-    """What a project needs for its migrations to create ticket tables.
+    """The changes that a project's migrations need to create ticket tables.
 
     Args:
         file: ``alembic.ini`` or ``pyproject.toml``.
@@ -83,7 +83,7 @@ def changes(
         models: ``MODULE:NAME`` of a MetaData or a declarative base, where ``env.py`` names none.
 
     Raises:
-        TicketArgumentError: there are no such files, or no ticket servers.
+        TicketArgumentError: a file is missing, or there are no ticket servers.
     """
     found = Changes()
     if not file.is_file():
@@ -92,7 +92,7 @@ def changes(
         )
     if shards and file.suffix == ".toml":
         raise TicketArgumentError(
-            f"--shard: Alembic reads the URLs of databases from alembic.ini, and not from {file}: name that as --config"
+            f"--shard: Alembic does not read the URLs of databases from {file}: use --config alembic.ini"
         )
     options = {"ticket_servers": list(servers), "ticket_stride": [str(stride or "")]}
     options["shards" if len(shards) > 1 else "sqlalchemy.url"] = list(shards)
@@ -137,7 +137,7 @@ def _scripts(file: Path) -> ScriptDirectory:
     try:
         return ScriptDirectory.from_config(config)
     except CommandError as error:
-        raise TicketArgumentError(f"{file} leads to no migrations: {error}") from error
+        raise TicketArgumentError(f"{file} names no migrations: {error}") from error
 
 
 # -- the configuration file
@@ -162,8 +162,10 @@ def with_option(text: str, key: str, values: Sequence[str], *, is_toml: bool = F
     header = "[tool.alembic]" if is_toml else "[alembic]"
     section = re.search(rf"^{re.escape(header)}[^\n]*\n(?:(?!\[).*\n?)*", text, re.MULTILINE)
     if section is None:
-        raise TicketArgumentError(f"there is no section {header} for the option {key}")
-    # an option goes on in lines that are indented, a list of TOML up to its bracket
+        raise TicketArgumentError(
+            f"the file has no section {header} for the option {key}: add that section"
+        )
+    # an option continues in indented lines, a TOML list up to its bracket
     more = r"(?:\[[^\]]*\]|[^\n]*)" if is_toml else r"[^\n]*(?:\n[ \t]+[^\s;#][^\n]*)*"
     line = f"{key} = {shown}"
     old = re.compile(rf"^{re.escape(key)}[ \t]*=[ \t]*{more}", re.MULTILINE)
@@ -206,7 +208,7 @@ def _with_everything(
 
 
 def _unedited() -> Iterator[str]:
-    """Each ``env.py`` that ``alembic init`` makes for one database with a synchronous driver."""
+    """The ``env.py`` files that ``alembic init`` creates for one database with a synchronous driver."""
     templates = Path(alembic.__file__).parent / "templates"
     for name in ("generic", "pyproject"):
         if (templates / name / "env.py").is_file():

@@ -21,7 +21,7 @@ TOKENS_VARIABLE = "SQLA_TICKETS_TOKENS"
 
 
 def bounds(value: object) -> BlockBounds:
-    """The size of a block: a number, or two of them with a colon in between.
+    """The size of a block: a number, or two numbers separated by a colon.
 
     Raises:
         click.BadParameter: it is neither.
@@ -77,7 +77,7 @@ def bounds(value: object) -> BlockBounds:
     metavar="NUMBER",
     default=10_000,
     show_default=True,
-    help="The most that one request may ask for.",
+    help="The most tickets that one request may ask for.",
 )
 @click.option(
     "--deadline",
@@ -91,10 +91,10 @@ def bounds(value: object) -> BlockBounds:
     "--tokens",
     "tokens_file",
     metavar="FILE",
-    help=f"Lines with a token and its sequences.  [env var: {TOKENS_VARIABLE}, with the lines]",
+    help=f"A file with a token and its sequences in each line.  [env var: {TOKENS_VARIABLE}, with the lines]",
 )
-@click.option("--no-tokens", is_flag=True, help="Listen on any address, and let everybody draw.")
-@click.option("--public-status", is_flag=True, help="Show the status page and metrics to all.")
+@click.option("--no-tokens", is_flag=True, help="Listen on any address, and let everyone draw.")
+@click.option("--public-status", is_flag=True, help="Show the status page and metrics to everyone.")
 @click.option("--certificate", metavar="FILE", help="TLS: the certificate.")
 @click.option("--key", metavar="FILE", help="TLS: its private key.")
 @pool_options
@@ -116,7 +116,7 @@ def serve(
 ) -> None:
     """Answer HTTP requests for tickets: POST /v1/sequences/NAME/tickets?n=100
 
-    The page / shows the status. Ctrl-C or SIGTERM ends it after the requests in flight.
+    The page / shows the status. Ctrl-C or SIGTERM stops the service after the requests in flight.
     """  # noqa: D415  # a URL ends it
     try:
         from ..http import Settings  # noqa: PLC0415  # an extra of its own
@@ -126,7 +126,7 @@ def serve(
             f"sqla-tickets serve needs {error.name}: pip install 'sqla-tickets[http]'"
         ) from error
     if not deadline:
-        raise click.BadParameter("it has to be above 0", param_hint="--deadline")
+        raise click.BadParameter("it must be above 0", param_hint="--deadline")
     settings = Settings(
         sequences=sequences,
         pool=find_pool(pools.load(), pools.pool).name,
@@ -144,7 +144,7 @@ def serve(
 
 
 def _tokens(file: str | None) -> Tokens:
-    """The tokens of a file, or else of the environment, or none.
+    """The tokens from a file, or else from the environment, or none.
 
     Raises:
         TicketArgumentError: they are invalid, or the file cannot be read.

@@ -1,4 +1,4 @@
-"""Reads the application's databases: which columns hold tickets, and their ids in order."""
+"""Reads the application's databases: the columns that hold tickets, and their ids in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE_IDS: Final = 20_000
 
 
 class ShardError(TicketError):
-    """A shard cannot be read."""
+    """Raised when a shard cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Shard:
     """One database of the application.
 
     Args:
-        url: where it is.
+        url: its URL.
 
     Attributes:
-        is_asked: whether its answer is waited for now.
+        is_asked: whether a caller waits for its answer now.
     """
 
     is_asked = False
@@ -77,8 +77,8 @@ class Shard:
             )
         except (SQLAlchemyError, ImportError, ValueError) as error:
             raise TicketArgumentError(
-                "--shard, or SQLA_TICKETS_SHARDS: the URL of a shard cannot be used:"
-                f" {type(error).__name__}. Expected a URL of SQLAlchemy's, such as mysql+pymysql://user@host/database"
+                f"the URL of a shard in --shard or SQLA_TICKETS_SHARDS is invalid ({type(error).__name__}): expected "
+                f"a SQLAlchemy URL, such as mysql+pymysql://user@host/database"
             ) from None
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Shard:
         return f"{url.get_backend_name()}://{host}/{url.database or ''}"
 
     def keys(self) -> dict[str, str]:
-        """The tables with a primary key of one column, and its name."""
+        """The tables with a one-column primary key, and the column's name."""
         with self._errors(), self._engine.connect() as connection:
             found = inspect(connection).get_multi_pk_constraint()
         return {
@@ -97,7 +97,7 @@ class Shard:
         }
 
     def column(self, where: TicketColumn) -> ReflectedColumn | None:
-        """The database's description of a column; None where it has none. It is asked once."""
+        """The database's description of a column; None if there is no such column. It is read once."""
         if where.table not in self._columns:
             with self._errors(), self._engine.connect() as connection:
                 inspector = inspect(connection)
@@ -107,12 +107,12 @@ class Shard:
         return self._columns[where.table].get(where.column)
 
     def counts_by_itself(self, where: TicketColumn) -> bool:
-        """Whether the database itself gives a row without an id a number."""
+        """Whether the database itself numbers a row without an id."""
         found = self.column(where)
         if found is None:
             return False
         known = find_dialect(self._engine.dialect)
-        if known is not None and known.is_embedded:  # INTEGER PRIMARY KEY is the number of the row
+        if known is not None and known.is_embedded:  # INTEGER PRIMARY KEY is the row number
             return (
                 str(found["type"]).upper() == "INTEGER"
                 and self.keys().get(where.table) == where.column
@@ -121,16 +121,16 @@ class Shard:
         return is_default or bool(found.get("identity")) or found.get("autoincrement") is True
 
     def largest(self, where: TicketColumn) -> int | None:
-        """The largest id; None where there is no row, or no such table."""
+        """The largest id; None if there is no row, or no such table."""
         bounds = self.bounds(where)
         return bounds and bounds[1]
 
     def bounds(self, where: TicketColumn) -> tuple[int, int] | None:
-        """The smallest and the largest id; None where there is no row, or no such table."""
+        """The smallest and the largest id; None if there is no row, or no such table."""
         if self.column(where) is None:
             return None
         ids, source = _parts(where)
-        # a statement each: SQLite finds one end by the index, and both only by reading all
+        # two statements, as SQLite uses the index for one end only
         with self._errors(), self._engine.connect() as connection:
             smallest, largest = (
                 connection.scalar(select(end(ids)).select_from(source))
@@ -141,8 +141,8 @@ class Shard:
     def pages(self, where: TicketColumn, above: int | None = None) -> Iterator[list[int]]:
         """The ids in ascending order, many at a time.
 
-        Each page is a statement of its own: a cursor that stays open for hours would keep the server
-        from forgetting old rows, and be cut off while another shard is read.
+        Each page is a separate statement: a cursor open for hours would keep the server from purging old rows, and be
+        cut off while another shard is read.
         """
         ids, source = _parts(where)
         ordered = select(ids).select_from(source).order_by(ids).limit(PAGE_IDS)
@@ -152,7 +152,8 @@ class Shard:
                 page = list(connection.scalars(wanted))
                 if page and not isinstance(page[-1], int):
                     raise TicketArgumentError(
-                        f"{where} on {self} has values that are no integers: name the columns that hold tickets with --column"
+                        f"{where} on {self} has values that are not integers: name the columns that hold tickets "
+                        f"with --column"
                     )
                 yield page
                 if len(page) < PAGE_IDS:
@@ -160,7 +161,7 @@ class Shard:
                 above = page[-1]
 
     def having(self, where: TicketColumn, wanted: Sequence[int]) -> set[int]:
-        """The ids that still exist, of those given."""
+        """Which of these ids still exist."""
         ids, source = _parts(where)
         with self._errors(), self._engine.connect() as connection:
             return set(connection.scalars(select(ids).select_from(source).where(ids.in_(wanted))))
@@ -200,11 +201,11 @@ class ShardIds:
                 yield from ((where, s) for s in self._shards if s.column(where) is not None)
 
     def knows(self, sequence: str) -> bool:
-        """Whether a column is known that holds ids of the sequence."""
+        """Whether a column with ids of the sequence is known."""
         return any(where.sequence == sequence for where in self._columns)
 
     def largest_ids(self, sequence: str) -> list[tuple[int, str]]:
-        """The largest id of each column on each shard, and what it is in words; asks the shards."""
+        """The largest id of each column on each shard, with its description; asks the shards."""
         found = [
             (s.largest(where), f"the largest {where} on {s}")
             for where, s in self._columns_on_shards(sequence)
@@ -212,26 +213,26 @@ class ShardIds:
         return [(number, text) for number, text in found if number is not None]
 
     def largest(self, sequence: str) -> int:
-        """The largest id of a sequence on all shards; 0 where there is none. Asks the shards."""
+        """The largest id of a sequence on all shards; 0 if there is none. Asks the shards."""
         return max((number for number, _ in self.largest_ids(sequence)), default=0)
 
     def above(self, sequence: str, number: int) -> Iterator[tuple[int, str]]:
-        """The ids above a number, and the column and the shard of each; asks the shards."""
+        """The ids above a number, each with its column and shard; asks the shards."""
         for where, shard in self._columns_on_shards(sequence):
             for page in shard.pages(where, number):
                 yield from ((i, f"{where} on {shard}") for i in page)
 
     def auto_increment_columns(self, sequence: str) -> list[str]:
-        """The columns, and their shards, that give a row without an id one of their own."""
+        """The columns, with their shards, that number rows by themselves."""
         return [
             f"{c} on {s}" for c, s in self._columns_on_shards(sequence) if s.counts_by_itself(c)
         ]
 
     def unknown(self, sequence: str) -> list[str]:
-        """Why the sequence's ids on the shards are not known, as lines of a plan; empty where they are."""
-        what = f"NOT KNOWN: which ids of {sequence!r} are on the shards"
+        """Why the sequence's ids on the shards are unknown, as lines of a plan; empty if they are known."""
+        what = f"NOT KNOWN: the ids of {sequence!r} on the shards"
         if not self._shards:
-            return [f"{what}: no shard was read; name the application's databases with --shard"]
+            return [f"{what}, as no shard was read; name the application's databases with --shard"]
         if not self.knows(sequence):
             return [f"{what}; name the column with --column TABLE.COLUMN={sequence}"]
         return []
@@ -246,7 +247,7 @@ def open_shards(urls: Iterable[str]) -> list[Shard]:
     """The shards of these URLs. Connects to nothing.
 
     Raises:
-        TicketArgumentError: there is none, or a URL cannot be read.
+        TicketArgumentError: there are none, or a URL is invalid.
     """
     found = [Shard(url) for url in urls]
     if not found:
@@ -267,11 +268,11 @@ def columns_of(
         shards: the application's databases.
         sequences: the names of those that there are.
         named: such as ``photos.id`` or ``albums.cover_id=photos``.
-        models: ``module:attribute`` of a MetaData or of a declarative base; where neither is given, a
-            sequence is looked for in the primary key of the table that has its name.
+        models: ``module:attribute`` of a MetaData or of a declarative base. If neither is given, a sequence's column
+            is the primary key of the table with its name.
 
     Raises:
-        TicketArgumentError: there is none, or no shard has one of them.
+        TicketArgumentError: there are none, or a column is on no shard.
     """
     found = [_named(text) for text in named]
     if models:
@@ -281,7 +282,7 @@ def columns_of(
         found = [TicketColumn(s, keys[s], s) for s in sorted(sequences) if s in keys]
     if not found:
         raise TicketArgumentError(
-            "no column is known that holds tickets: name it with --column photos.id, or --models app:Base"
+            "no column that holds tickets is known: name it with --column photos.id or --models app:Base"
         )
     for where in found:
         if all(shard.column(where) is None for shard in shards):
@@ -313,9 +314,7 @@ def _of_models(text: str) -> list[TicketColumn]:
         ) from error
     metadata = getattr(found, "metadata", found)
     if not isinstance(metadata, MetaData):
-        raise TicketArgumentError(
-            f"--models {text}: expected a MetaData, or something with one, as a declarative base"
-        )
+        raise TicketArgumentError(f"--models {text}: expected a MetaData or a declarative base")
     return [_declared(t, c) for t in metadata.tables.values() for c in _ticketed(t)]
 
 

@@ -1,4 +1,4 @@
-"""A spinner with the name of the server that is waited for: on a terminal, and not among the results."""
+"""A spinner with the name of the slow server: on a terminal only, and separate from the results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Asked(Protocol):
 
     @property
     def is_asked(self) -> bool:
-        """Whether its answer is waited for now."""
+        """Whether a caller waits for its answer now."""
         ...
 
 
 class _Names:
-    """The names of those that are waited for, at the moment when they are shown."""
+    """The names of the servers and shards that have not answered yet, at the moment of display."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self._asked = asked
@@ -33,7 +33,7 @@ class _Names:
 
 @contextlib.contextmanager
 def spinner(asked: Iterable[Asked]) -> Generator[None]:
-    """Show which server is waited for, until the end of the block; nothing without a terminal."""
+    """Show which server has not answered yet, until the end of the block; nothing without a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""The ASGI application: its routes, who may use them, and what they answer."""
+"""The ASGI application: its routes, access checks and responses."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LoadPools = Callable[[], Mapping[str, TicketPool]]
 
 
 def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starlette:
-    """The application. It makes its pools when the server starts it, so that none crosses a fork.
+    """Create the application. It creates its pools when the server starts it, so that no pool crosses a fork.
 
     Args:
-        load_pools: returns new pools, by their names.
-        settings: what to serve, and to whom.
+        load_pools: returns new pools, by name.
+        settings: the settings of the service.
     """
     endpoints = _Endpoints(load_pools, settings or Settings())
     app = Starlette(
@@ -70,7 +70,7 @@ class _Endpoints:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
-        """The life of a worker: its pools are made at the start, and closed after the last request."""
+        """The life of a worker: it creates its pools at the start, and closes them after the last request."""
         settings, pools, asking = self._settings, self._load_pools(), self._load_pools()
         monitor = Monitor(asking[settings.pool], settings.sequences)
         self._service = Service(pools, monitor, settings)
@@ -104,10 +104,10 @@ class _Endpoints:
         return response
 
     def _arguments(self, request: Request) -> tuple[int, str | None]:
-        """How many tickets are asked for, and how their numbers are to be written.
+        """How many tickets a request asks for, and the format of their numbers.
 
         Raises:
-            Problem: they are invalid.
+            Problem: the arguments are invalid.
         """
         if not request.scope["query_string"]:
             return 1, None
@@ -117,23 +117,23 @@ class _Endpoints:
             raise Problem(
                 400,
                 "invalid_parameters",
-                "Each parameter has to be n or numbers, and to be there once.",
-                "Correct the names of the parameters. Send each once.",
+                "The only parameters are n and numbers, each at most once.",
+                "Correct the names of the parameters, and send each once.",
             )
         n, numbers = given.get("n", "1"), given.get("numbers")
         if not _NUMBER.fullmatch(n) or not 1 <= int(n) <= most:
             raise Problem(
                 400,
                 "invalid_n",
-                f"n has to be a whole number from 1 to {most}.",
+                f"n must be a whole number from 1 to {most}.",
                 f"Ask for 1 to {most} tickets at a time.",
             )
         if numbers not in (None, "integer", "string"):
             raise Problem(
                 400,
                 "invalid_numbers",
-                "numbers has to be integer or string.",
-                "Leave numbers out, or send numbers=integer or numbers=string.",
+                "numbers must be integer or string.",
+                "Omit numbers, or send numbers=integer or numbers=string.",
             )
         return int(n), numbers
 
@@ -163,7 +163,7 @@ class _Endpoints:
             raise Problem(
                 401,
                 "unauthorized",
-                "This needs a valid token.",
+                "This request needs a valid token.",
                 "Send the header Authorization: Bearer TOKEN."
                 + " A browser sends the token as the password." * is_page,
                 {"WWW-Authenticate": f'{scheme} realm="sqla-tickets"'},
@@ -172,8 +172,8 @@ class _Endpoints:
             raise Problem(
                 403,
                 "forbidden",
-                "The token is not for this.",
-                "Have an operator add it to the token's line in the file of tokens.",
+                "The token does not permit this request.",
+                "Ask an operator to add the sequence, or @status, to the token's line in the tokens file.",
             )
 
     def _check_may_see(self, request: Request) -> None:
@@ -198,8 +198,8 @@ class _Endpoints:
             raise Problem(
                 503,
                 "not_ready",
-                "No tickets are issued of any sequence.",
-                "Have an operator see the status page, or sqla-tickets status.",
+                "No sequence has tickets now.",
+                "Ask an operator to check the status page, or sqla-tickets status.",
             )
         return JSONResponse({"status": "ready"}, headers=_NOT_STORED)
 
@@ -222,7 +222,7 @@ class _Endpoints:
 
 
 def _metrics_of(pool: TicketPool, *, is_one_of_many: bool) -> Metrics | None:
-    """The metrics; None where their package is not installed."""
+    """The metrics; None if their package is not installed."""
     try:
         from .metrics import Metrics  # noqa: PLC0415  # an extra of its own
     except ModuleNotFoundError as error:
@@ -233,11 +233,10 @@ def _metrics_of(pool: TicketPool, *, is_one_of_many: bool) -> Metrics | None:
 
 
 def _record(block: range, numbers: str | None) -> dict[str, int | str]:
-    """A block of tickets: the first one, how far the next one is, and how many there are.
+    """A block of tickets as a record: the first one, the step, and the count.
 
     Raises:
-        Problem: a number is not safe in every language, and the client has not said that it can read it. The tickets
-            are gaps.
+        Problem: a number is not safe in every language, and the client has not asked for it. The tickets are gaps.
     """
     if numbers is None and block[-1] > LARGEST_SAFE:
         raise Problem(
@@ -251,10 +250,10 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
 
 
 def _check_not_from_a_page(request: Request) -> None:
-    """Check that no page has sent a request for tickets: a browser on this machine may show any site's.
+    """Check that no web page sent a request for tickets, as a browser on this machine may show any site.
 
     Raises:
-        Problem: one has.
+        Problem: a page sent it.
     """
     if request.method == "POST" and any(name == b"origin" for name, _ in request.scope["headers"]):
         raise Problem(
@@ -276,8 +275,8 @@ def _check_host(request: Request) -> None:
             raise Problem(
                 403,
                 "forbidden",
-                "The request has another machine's name in Host.",
-                "Call it as localhost or 127.0.0.1. Behind a reverse proxy, serve with tokens, or with --no-tokens.",
+                "The Host header names another machine.",
+                "Use localhost or 127.0.0.1. Behind a reverse proxy, serve with tokens, or with --no-tokens.",
             )
 
 

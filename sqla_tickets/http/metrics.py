@@ -1,4 +1,4 @@
-"""The metrics of one worker: its requests, and those of its pool where prometheus_client is installed."""
+"""The metrics of one worker: its requests, and its pool's metrics if prometheus_client is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFIX: Final = "sqla_tickets_http_"
 
 
 class Metrics:
-    """What a scrape exports.
+    """The metrics that a scrape exports.
 
     Args:
         pool: the pool that draws.
@@ -45,7 +45,7 @@ class Metrics:
         """Count a request.
 
         Args:
-            sequence: its name; empty where there is none of that name.
+            sequence: its name; empty if there is no such sequence.
             code: the status code of the response.
             tickets: how many are in it.
         """

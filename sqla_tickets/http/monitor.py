@@ -1,4 +1,4 @@
-"""How the servers are: asked in the background, at most once in a while, for the page, readiness and names."""
+"""The servers' status, read in the background at limited intervals, for the page, readiness and names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Monitor:
     """The statuses of the sequences, and their names.
 
     Args:
-        pool: of its own, which draws nothing: a status counts tables as verified.
+        pool: a separate pool that draws nothing, as reading a status counts tables as verified.
         sequences: the sequences to serve; empty for all whose tables have metadata.
 
     Attributes:
@@ -37,9 +37,9 @@ class Monitor:
         self.names: frozenset[str] = self._sequences
 
     async def refresh(self) -> None:
-        """Ask the servers, unless that was done a moment ago; one caller asks for all.
+        """Ask the servers, unless that has just been done; one caller asks for all.
 
-        Where an answer is there already, a new one is not waited for long: a server may be frozen.
+        If there is an earlier answer, it waits only briefly for a new one, as a server may be frozen.
         """
         if self._asked_at is not None and elapsed() - self._asked_at < FRESH_SECONDS:
             return
@@ -65,7 +65,7 @@ class Monitor:
         return [s for s in found if not s.sequence or s.sequence in self.names]
 
     async def close(self) -> None:
-        """End what is being asked. The pool stays open."""
+        """End running requests. The pool stays open."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])

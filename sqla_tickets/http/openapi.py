@@ -1,4 +1,4 @@
-"""The OpenAPI document, as data. A test calls the service by it, so that they cannot drift apart."""
+"""The OpenAPI document, as data. A test calls the service by it, so that the two stay consistent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REFUSED: Final = {
         "No valid token.",
         headers={"WWW-Authenticate": {"schema": {"type": "string"}}},
     ),
-    "403": _error("The token is not for this."),
+    "403": _error("The token does not permit this request."),
 }
 
 _SCHEMAS: Final = {
@@ -124,7 +124,7 @@ def document(most: int) -> dict[str, Any]:
             "/ready": _get(
                 "ready",
                 "Whether tickets are issued.",
-                {"200": _state("They are."), "503": _error("No sequence has any.")},
+                {"200": _state("They are."), "503": _error("No sequence has tickets.")},
             ),
             "/openapi.json": _get(
                 "document",
@@ -166,8 +166,8 @@ def _tickets(most: int) -> dict[str, Any]:
     return {
         "operationId": "tickets",
         "summary": "Draw tickets.",
-        "description": "Each request gets other tickets, also one that is sent again: tickets whose response was"
-        " lost are gaps.",
+        "description": "Each request gets new tickets, even a repeated one: tickets whose response was lost are "
+        "gaps.",
         "security": [{"token": []}, {}],
         "parameters": [
             {

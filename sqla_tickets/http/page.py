@@ -1,4 +1,4 @@
-"""The status page: the words of ``sqla-tickets status`` in a template, which escapes whatever is put into it."""
+"""The status page: the words of ``sqla-tickets status`` in a template, which escapes all values."""
 
 from __future__ import annotations
 

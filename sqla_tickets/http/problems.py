@@ -48,21 +48,21 @@ class Problem(HTTPException):
 
 
 def after(error: TicketError, sequence: str) -> Problem:
-    """The problem for an error of the pool. Clients are not told the servers' addresses: the log has them."""
+    """The problem for an error of the pool. It hides the servers' addresses, which are in the log."""
     log.warning("no tickets of %r: %s", sequence, error)
     if isinstance(error, TicketTableMissing):
         return Problem(
             404,
             "unknown_sequence",
             f"No ticket server has a table for the sequence {sequence!r}.",
-            f"Have an operator create it: sqla-tickets create {sequence}",
+            f"Ask an operator to run sqla-tickets create {sequence}",
         )
     if isinstance(error, TicketsExhausted):
         return Problem(
             507,
             "exhausted",
             f"The sequence {sequence!r} has no number left.",
-            "Have an operator give it wider numbers: sqla-tickets status shows what is left.",
+            "Ask an operator to widen its numbers; sqla-tickets status shows how many are left.",
         )
     return unavailable(
         f"No ticket server issues tickets of the sequence {sequence!r} now ({error.kind})."
@@ -70,18 +70,18 @@ def after(error: TicketError, sequence: str) -> Problem:
 
 
 def unavailable(detail: str) -> Problem:
-    """The problem that is over in a moment, or after an operator's work."""
+    """A temporary problem: it ends by itself, or after an operator's repair."""
     return Problem(
         503,
         "unavailable",
         detail,
-        f"Send the request again in {RETRY_AFTER_SECONDS} s. If that lasts, the status page says what to do.",
+        f"Send the request again in {RETRY_AFTER_SECONDS} s. If it keeps failing, see the status page.",
         {"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
 
 
 async def respond(request: Request, error: Exception) -> Response:
-    """The response for a problem, or for a path or method that there is not."""
+    """The response for a problem, or for an unknown path or method."""
     assert isinstance(error, HTTPException)
     title = http.HTTPStatus(error.status_code).phrase
     problem = {
@@ -98,8 +98,10 @@ async def respond(request: Request, error: Exception) -> Response:
 
 
 async def respond_to_a_defect(request: Request, error: Exception) -> Response:
-    """The response for what nobody has foreseen; the server's log has the traceback."""
+    """The response for an unexpected error; the server's log has the traceback."""
     return await respond(
         request,
-        Problem(500, "internal", "The service failed.", "Have an operator read the service's log."),
+        Problem(
+            500, "internal", "The service failed.", "Ask an operator to read the service's log."
+        ),
     )

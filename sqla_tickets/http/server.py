@@ -50,15 +50,15 @@ class Listener:
     is_open: bool = False
 
     def check(self, settings: Settings) -> None:
-        """Check that nobody else on the network may draw without a token.
+        """Check that nobody on the network can draw without a token.
 
         Raises:
-            TicketArgumentError: everybody could.
+            TicketArgumentError: everyone could.
         """
         if not (settings.tokens or self.is_open or is_loopback(self.host)):
             raise TicketArgumentError(
-                f"everyone who reaches {self.host} could draw tickets: give --tokens FILE, or say --no-tokens if that"
-                " is meant, or listen on 127.0.0.1"
+                f"everyone who can reach {self.host} could draw tickets: give --tokens FILE, listen on 127.0.0.1, or "
+                f"permit it with --no-tokens"
             )
 
     def bind(self) -> socket.socket:
@@ -85,7 +85,7 @@ class Listener:
         return listening
 
     def url(self, listening: socket.socket) -> str:
-        """Where a client finds the service."""
+        """The URL of the service."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.certificate else ''}://{host}:{listening.getsockname()[1]}"
 
@@ -102,7 +102,7 @@ def run(
         log_level: the level of this package's log messages.
 
     Raises:
-        TicketArgumentError: it cannot listen there, or everybody on the network could draw.
+        TicketArgumentError: it cannot listen there, or everyone on the network could draw.
         SystemExit: a worker cannot start, or a signal came.
     """
     listener.check(settings)
@@ -138,7 +138,7 @@ def run(
 
 
 def _create_app(load_pools: LoadPools, settings: Settings) -> Starlette:
-    """The application of one process. A worker ends when the process that started it is gone, even by SIGKILL."""
+    """The application of one worker, which ends when the process that started it ends, even by SIGKILL."""
     parent = multiprocessing.parent_process()
     if settings.workers > 1 and parent is not None:
         loop, sentinel = asyncio.get_running_loop(), parent.sentinel

@@ -1,4 +1,4 @@
-"""The service behind the routes: a pool that draws, and which sequences it draws from."""
+"""The service behind the routes: a pool that draws, and the sequences that it serves."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Service:
             raise problems.after(error, name) from error
         except TimeoutError as error:
             raise problems.unavailable(
-                f"No tickets of the sequence {name!r} came within {self._settings.deadline_seconds:g} s."
+                f"No tickets of the sequence {name!r} arrived within {self._settings.deadline_seconds:g} s."
             ) from error
 
     async def _known(self, name: str) -> TicketSequence:
-        """The sequence of that name. A new table is found within `FRESH_SECONDS`, and none is created."""
+        """The sequence of that name. It finds a new table within `FRESH_SECONDS`, and creates none."""
         if name not in self.monitor.names and not self._settings.sequences:
             await self.monitor.refresh()
             if not self.monitor.names and any(not s.up for s in self.monitor.statuses):
@@ -72,15 +72,15 @@ class Service:
                 404,
                 "unknown_sequence",
                 f"This service has no sequence {name!r}.",
-                "Check the name. Have an operator create its table: sqla-tickets create NAME,"
-                " or name it: sqla-tickets serve --sequence NAME",
+                "Check the name, or ask an operator to run sqla-tickets create NAME, or sqla-tickets serve "
+                "--sequence NAME",
             )
         sequence = TicketSequence(name, block=self._settings.block)
         self._sequences[name] = sequence
         return sequence
 
     async def is_ready(self) -> bool:
-        """Whether it issues tickets of any sequence, or has some buffered, or leads to where one has moved."""
+        """Whether any sequence has tickets here, buffered ones, or a redirect."""
         await self.monitor.refresh()
         return any(is_drawn_from(s) or s.state == "moved" for s in self.monitor.statuses) or any(
             map(self.pool.buffered, self._sequences)

@@ -1,4 +1,4 @@
-"""What an operator can set."""
+"""The settings of the HTTP service."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Settings:
     """The settings of the HTTP service.
 
     Attributes:
-        sequences: the names of those that are served; empty for all whose tables have this package's metadata.
-        pool: the name of the pool that draws, where there are several.
-        block: the least and the most tickets that one draw takes; each worker buffers what no request asked for.
+        sequences: the names of the sequences to serve; empty for all whose tables have this package's metadata.
+        pool: the name of the pool that draws, if there are several.
+        block: the least and the most tickets of one draw; each worker buffers the rest.
         most: how many tickets one request may ask for.
         deadline_seconds: how long one request waits for tickets.
-        tokens: who may do what; without any, everybody may do everything.
+        tokens: the tokens and what they permit; without any, everyone may do everything.
         is_status_public: whether the status page and the metrics need no token.
-        is_local: whether only programs of this machine may ask. Then the name in ``Host`` has to be its own, so that
-            no page of another site reaches the service by a name that leads to 127.0.0.1. Tokens make it superfluous.
-        workers: how many processes there are; with several, the metrics tell them apart.
+        is_local: whether only programs on this machine may connect. Then ``Host`` must name this machine, so that no
+            web page reaches the service by a name that leads to 127.0.0.1. With tokens this is not needed.
+        workers: the number of processes; with several, metrics have a label for each.
     """
 
     sequences: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is that of this machine for itself."""
+    """Whether a name or an address is a loopback one."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""Bearer tokens: which of them may draw from which sequence.
+"""Bearer tokens: which token may draw from which sequence.
 
-Only their digests are kept. A token that is sent is compared with every one of them, in constant time.
+Only their digests are kept. A request's token is compared with all of them, in constant time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 #: As in a shell: ``photos#old`` is a word.
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _FORMAT: Final = (
-    "expected a token of 16 or more letters, digits and -._~+/, such as `openssl rand -hex 32` prints, and the"
-    " names of its sequences behind it, separated by spaces"
+    "expected a token of 16 or more letters, digits and -._~+/, such as `openssl rand -hex 32` prints, followed by "
+    "the names of its sequences, separated by spaces"
 )
 
 
@@ -34,7 +34,7 @@ def _digest(token: str) -> bytes:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Who may do what. Empty, everybody may do everything.
+    """The tokens and what they permit. If there are none, everyone may do everything.
 
     Attributes:
         scopes: names of sequences, ``*`` or ``@status``, by the SHA-256 digest of the token.
@@ -44,14 +44,14 @@ class Tokens:
 
     @classmethod
     def parse(cls, text: str, origin: str) -> Tokens:
-        """The tokens of a file or a variable: in each line, or up to each ``;``, a token and its sequences.
+        """Parse the tokens of a file or a variable: a token and its sequences in each line, or before each ``;``.
 
         Args:
             text: a comment is ``#``, at the start of a line or after a space, and the rest of that line.
             origin: the name of the file or of the variable, for the message.
 
         Raises:
-            TicketArgumentError: a line is invalid, or there is none. The message never quotes a token.
+            TicketArgumentError: a line is invalid, or there is no token. The message never quotes a token.
         """
         scopes: dict[bytes, frozenset[str]] = {}
         for number, line in enumerate(text.split("\n"), 1):
@@ -73,12 +73,12 @@ class Tokens:
     def scopes_of(
         self, authorization: str, *, takes_password: bool = False
     ) -> frozenset[str] | None:
-        """What the token of a request may do; None for no valid one.
+        """What the token of a request permits; None if it is not valid.
 
         Args:
             authorization: the header, ``Bearer TOKEN``.
-            takes_password: whether ``Basic`` is valid, too, with the token as the password. A browser sends it by
-                itself, also with the forms of other sites.
+            takes_password: whether to accept ``Basic``, too, with the token as the password. Browsers send that
+                automatically, also with the forms of other sites.
         """
         scheme, _, value = authorization.partition(" ")
         token = ""

@@ -202,7 +202,7 @@ def check_locks(context: StatementContext, name: str, layout: LayoutName) -> Non
                 f"{context.server} is in a cluster that takes writes on every node ({variable} = {value}),"
                 f" so {name!r} cannot use the layout 'replace' there: LOCK TABLES locks this node only. Create the "
                 "table with the layout 'counter', or convert "
-                "it (op.convert_ticket_table({name!r}, layout='counter'))"
+                f"it (op.convert_ticket_table({name!r}, layout='counter'))"
             )
 
 
@@ -275,7 +275,7 @@ def last_ticket(context: StatementContext, name: str, layout: LayoutName, stub: 
     found = number(context, name, layout, stub)
     if found is None:
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} is empty, so its number is lost or was never set. Call "
+            f"the ticket table {name!r} on {context.server} is empty, so its number is lost: call "
             f"pool.create_table({name!r}, start=N), with N above every id that was ever issued"
         )
     return found

@@ -126,7 +126,7 @@ def create_node_table(pair: Pair) -> None:
 def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
     assert pair.findings == []
     done = run_cli("doctor", *options(pair.urls))
-    assert (done.code, done.text) == (0, "No finding: the ticket servers are well.\n")
+    assert (done.code, done.text) == (0, "No findings: the ticket servers are well.\n")
     assert run_cli("doctor", *options(pair.urls), "--json").json == {"findings": []}
 
 
@@ -294,7 +294,7 @@ def test_a_server_with_the_wrong_options(
     assert (found["recovery-mode"].severity, found["recovery-mode"].value) == ("stops", "1")
     assert (found["old-version"].severity, found["old-version"].value) == ("repeats", "10.1.48")
     assert (found["binary-log"].severity, found["binary-log"].value) == ("repeats", "0")
-    assert "on the server itself" in found["binary-log"].why
+    assert "missing on the server" in found["binary-log"].why
     assert found["replica"].severity == "repeats"
     assert found["table-missing"].value == "missing"
 

@@ -409,7 +409,7 @@ def test_growth_and_retirement_divide_node_numbers(urls: list[URL], open_pool: O
     new = SnowflakeGenerator(open_pool(urls, 4), "likes")
     retired = run_cli("retire", *options(urls), "--last", 2)
     assert retired.code == 0, retired.text
-    assert "lease no node numbers" in retired.text
+    assert "stop leasing node numbers" in retired.text
     assert [run(url, numbering) for url in urls[2:]] == [[], []]
     left = SnowflakeGenerator(open_pool(urls[:2], 4), "likes")
     assert_unique([*ids, *made.next_ids(3), *new.next_ids(3), *left.next_ids(3)])
@@ -429,7 +429,7 @@ def test_servers_begin_above_what_the_shards_hold(
     )
     on, shards = ("--stride", "16"), ("--shard", shard.render_as_string(False))
     rehearsal = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), "--dry-run")
-    assert "NOT KNOWN: which ids of 'photos' are on the shards" in rehearsal.text
+    assert "NOT KNOWN: the ids of 'photos' on the shards" in rehearsal.text
     grown = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), *shards)
     assert grown.code == 0, grown.text
     assert "NOT KNOWN" not in grown.text
@@ -439,7 +439,7 @@ def test_servers_begin_above_what_the_shards_hold(
     further = 200_000 * 16 + 3
     run(shard, f"INSERT INTO photos VALUES ({further})")
     retire = ("retire", *options(urls[:3]), *on)
-    assert "NOT KNOWN: which ids of 'photos'" in run_cli(*retire, "--dry-run").text
+    assert "NOT KNOWN: the ids of 'photos'" in run_cli(*retire, "--dry-run").text
     retired = run_cli(*retire, *shards)
     assert retired.code == 0, retired.text
     assert min(i for server in old.servers for i in server.draw("photos", 3)[0]) > further

@@ -61,7 +61,9 @@ def test_raise(pool: TicketPool, on: list[str]) -> None:
     assert last_tickets(on) == before
     refused = run_cli("raise", "nowhere", "--above", 10, *on)
     assert refused.code == 3
-    assert re.search("there is no ticket table 'nowhere' on .*: create it first", refused.text)
+    assert re.search(
+        "there is no ticket table 'nowhere' on .*: first run sqla-tickets create", refused.text
+    )
 
 
 def shard_with(folder: Path, name: str, *ids: int) -> tuple[str, str]:
@@ -77,7 +79,7 @@ def test_raise_above_the_shards(pool: TicketPool, on: list[str], tmp_path: Path)
     shards = (*shard_with(tmp_path, "one.db", 700, 8003), *shard_with(tmp_path, "two.db", 9))
     done = dry_and_done("raise", *shards, on=on)
     assert "the largest photos.id on sqlite" in done.text
-    assert "nothing above 8003 is on the shards but tickets" in done.text
+    assert "all ids above 8003 on the shards are tickets" in done.text
     assert min(pool.next_ids("photos", 3)) > 8003
     # the larger of the two counts, and nothing is lowered
     assert run_cli("raise", "photos", "--above", 9010, *shards, *on).code == 0
@@ -99,7 +101,7 @@ def test_raise_without_what_it_needs_is_refused(
     assert "--column TABLE.COLUMN=people" in refused.text
     done = run_cli("raise", *shards, *on)
     assert done.code == 0, done.text
-    assert "NOT KNOWN: which ids of 'people'" in done.text
+    assert "NOT KNOWN: the ids of 'people'" in done.text
     assert min(pool.next_ids("photos", 3)) > 8003
 
 
@@ -155,7 +157,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     high = max(high, *old.next_ids("photos", 1))
     done = run_cli("move", "photos", "--to", "media")
     assert done.code == 0, done.text
-    found = re.search(r"no number above (\d+) was ever issued .* start at (\d+)", done.text)
+    found = re.search(r"never issued a ticket of .* above (\d+); .* start at (\d+)", done.text)
     assert found
     assert high <= int(found[1]) < int(found[2])
     with pytest.raises(TicketTableMoved):
@@ -295,7 +297,7 @@ def test_restore_goes_by_what_is_known(
     assert last_tickets(on)[0] < 98765 < last_tickets(on)[1] + 2
     refused = run_cli(*arguments, "--offset", 3, *on)
     assert refused.code == 3
-    assert "no server of the offset 3: expected one of 1, 2" in refused.text
+    assert "no server with the offset 3: expected one of 1, 2" in refused.text
     # an empty table gets its number back
     run(ticket_urls[0], "DELETE FROM photos")
     assert run_cli(*arguments, *on).code == 0

@@ -71,7 +71,7 @@ def test_from_init_to_check(
     with TicketPool(ticket_urls) as pool:
         assert pool.next_id("photos") > 0
     again = run_cli("init", *options)
-    assert (again.code, again.text.splitlines()[0]) == (0, "Nothing has to be changed.")
+    assert (again.code, again.text.splitlines()[0]) == (0, "Nothing needs to be changed.")
     assert "'photos' is kept" in project.run("downgrade", "base")
 
 
@@ -139,7 +139,7 @@ def test_what_is_left_is_named(folder: Path) -> None:
             SERVERS,
             'there is no file alembic.ini: run `alembic init -t "$(sqla-tickets template)"',
         ),
-        (["alembic.ini"], SERVERS, "there is no section [alembic]"),
+        (["alembic.ini"], SERVERS, "the file has no section [alembic]"),
         (["init"], [], "names no ticket servers: give one --server URL for each"),
         (
             ["init"],
@@ -149,7 +149,7 @@ def test_what_is_left_is_named(folder: Path) -> None:
         (
             ["p.toml"],
             [*SERVERS, "--shard", "x://", "--config", "p.toml"],
-            "from alembic.ini, and not",
+            "does not read the URLs of databases from",
         ),
     ],
 )
