@@ -173,10 +173,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
                 f" Raise it above {high} before any client draws"
             )
         return [
-            (
-                f"no number above {high} was ever issued by {here}; new tickets of {name!r} start at"
-                f" {begin}"
-            )
+            (f"{here} never issued a ticket of {name!r} above {high}; new tickets start at {begin}")
         ]
 
     following = (
