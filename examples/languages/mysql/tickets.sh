@@ -11,11 +11,11 @@ turn=$RANDOM
 session="SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
     sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
 
-# Runs the statements of its input in one session, the first error ends it. A session that is lost must not be replaced
-# by another one half-way, which --skip-reconnect says; without --comments the stride would be lost.
+# Runs the statements of its input in one session. The first error ends it, whatever the file says: a block never goes on
+# in another session (--batch, --skip-reconnect) or without its lock (--skip-force). --comments keeps the stride.
 run() {
-    timeout --foreground --kill-after=1 4 mysql --defaults-file="$1" --connect-timeout=1 --skip-reconnect --comments \
-        --batch --skip-column-names --init-command="$session" 2>&1
+    timeout --foreground --kill-after=1 4 mysql --defaults-file="$1" --connect-timeout=1 --skip-reconnect --skip-force \
+        --batch --comments --skip-column-names --init-command="$session" 2>&1
 }
 
 # Stride and offset are part of the statement: MariaDB reads /*M! */, MySQL reads /*+ */.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
@@ -26,6 +28,7 @@ from tests.integration.languages.conftest import (
 from tests.support.draws import (
     PATIENCE,
     assert_unique,
+    connections_to,
     draw_from,
     kill_connections,
     residues,
@@ -33,7 +36,8 @@ from tests.support.draws import (
     until,
 )
 from tests.support.load import Load
-from tests.support.servers import ServerFixtures
+from tests.support.servers import MySQLLike, ServerFixtures
+from tests.support.servers.binaries import find_program
 from tests.support.tcp_proxy import Fault, TcpProxy
 
 pytestmark = pytest.mark.slow
@@ -43,6 +47,22 @@ PROCESSES = 2
 ALBUMS = 10**12
 #: Longer than any client waits for an answer.
 LATE_SECONDS = 6.0
+#: `mysql`, whose input stops after the line that the file "armed" describes, until the file "paused" is gone.
+PAUSING_MYSQL = """#!/usr/bin/env bash
+feed() {{
+    trap '' PIPE
+    while IFS= read -r line; do
+        printf '%s\\n' "$line"
+        if [ -e "{folder}/armed" ] && [[ $line =~ $(<"{folder}/armed") ]]; then
+            mv "{folder}/armed" "{folder}/paused"
+            while [ -e "{folder}/paused" ]; do sleep 0.01; done
+        fi
+    done
+}}
+exec "{mysql}" "$@" < <(feed 2>/dev/null)
+"""
+#: The first lines of a block that the shell's client draws.
+LOCK, FIRST_REPLACE = "^LOCK TABLES", r"\(stub\) VALUES"
 
 
 class Crowd:
@@ -94,6 +114,55 @@ class Crowd:
             f"{language}: {len(self.drawn[language]):,} tickets, {len(self.refused[language])} errors"
             for language in LANGUAGES
         )
+
+
+class Pauses:
+    """A program `mysql` that stops within a session, for the shell's client.
+
+    Attributes:
+        path: The variable `PATH` of such a client.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        mysql = find_program(["mysql"], "install a client (Debian: apt-get install mariadb-client)")
+        folder.mkdir()
+        program = folder / "mysql"
+        program.write_text(PAUSING_MYSQL.format(folder=folder, mysql=mysql))
+        program.chmod(0o755)
+        self.path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        self._armed, self._paused = folder / "armed", folder / "paused"
+
+    def arm(self, line: str) -> None:
+        """Stop once, after a line that this expression matches."""
+        self._armed.write_text(line)
+
+    def wait(self) -> None:
+        """Wait until it has stopped."""
+        until(self._paused.exists)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._paused.unlink()
+
+
+@pytest.fixture
+def pauses(tmp_path: Path) -> Pauses:
+    return Pauses(tmp_path / "pausing")
+
+
+def is_locked(server: MySQLLike, url: URL) -> bool:
+    """Whether some session has locked a table of the database."""
+    with server.administrator() as cursor:
+        cursor.execute(f"SHOW OPEN TABLES FROM `{url.database}` WHERE In_use > 0")
+        return bool(cursor.fetchall())
+
+
+def careless_mysql(site: Site, start: StartClient, pauses: Pauses, folder: Path) -> Client:
+    """A client in the shell whose option files ask to reconnect, and to go on after errors."""
+    client = start("mysql", site.urls, PATH=pauses.path)
+    for file in folder.glob("*.cnf"):
+        file.write_text(file.read_text() + "reconnect\nforce\n")
+    return client
 
 
 def all_languages(start: StartClient, site: Site, urls: list[URL]) -> list[tuple[str, Client]]:
@@ -304,6 +373,87 @@ def test_client_killed_within_a_block_leaves_no_lock(
             ids += draw_from(pool, 1, 2)
             ids += pool.next_ids("photos", 10)
     assert_unique(ids)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_error_leaves_neither_lock_nor_connection(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    """A block fails in its second statement, under the lock. Draws that go well share one connection."""
+    site.create(start=2**32 - 100, bits=32)
+    client = start_client(language, site.urls)
+    kept = int(language != "mysql")
+
+    def connections() -> list[list[int]]:
+        pairs = zip(site.servers, site.urls, strict=True)
+        return [connections_to(server, url) for server, url in pairs]
+
+    ids = client.draw() + client.draw("photos", 3)
+    until(lambda: [len(found) for found in connections()] == [kept, kept])
+    before = connections()
+    ids += client.draw() + client.draw("photos", 3)
+    until(lambda: connections() == before)
+    for sequence, n in (("photos", 500), ("missing", 1)) * 3:
+        with pytest.raises(Refused):
+            client.draw(sequence, n)
+    until(lambda: max(len(found) for found in connections()) <= kept)
+    with TicketPool(site.urls, hedge=False) as pool:
+        ids += draw_from(pool, 0) + draw_from(pool, 1)
+    ids += client.draw() + client.draw("photos", 3)
+    assert residues(ids[-4:]) == {0, 1}
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("site", ["replace"], indirect=True)
+def test_mysql_told_to_reconnect_repeats_nothing(
+    site: Site, start_client: StartClient, pauses: Pauses, tmp_path: Path
+) -> None:
+    """A new session would draw the rest of a block without the lock of the killed one."""
+    site.create()
+    client = careless_mysql(site, start_client, pauses, tmp_path)
+    pairs = list(zip(site.servers, site.urls, strict=True))
+    with TicketPool(site.urls, hedge=False) as pool:
+        ids = client.draw("photos", 3)
+        pauses.arm(LOCK)
+        client.ask("photos", 20)
+        pauses.wait()
+        until(lambda: any(is_locked(*pair) for pair in pairs))
+        (locked,) = (number for number, pair in enumerate(pairs) if is_locked(*pair))
+        assert kill_connections(*pairs[locked]) == 1
+        until(lambda: not is_locked(*pairs[locked]))
+        pauses.arm(FIRST_REPLACE)
+        pauses.resume()
+        pauses.wait()
+        ids += draw_from(pool, locked + 1, 5)
+        pauses.resume()
+        block = client.answer()
+        ids += block + client.draw("photos", 3) + client.draw("photos", 3)
+        ids += draw_from(pool, 0, 5) + draw_from(pool, 1, 5)
+    assert len(block) == 20
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("site", ["replace"], indirect=True)
+def test_mysql_told_to_ignore_errors_draws_no_block_unlocked(
+    site: Site, start_client: StartClient, pauses: Pauses, tmp_path: Path
+) -> None:
+    site.create()
+    for server, url in zip(site.servers, site.urls, strict=True):
+        with server.administrator() as cursor:
+            cursor.execute(f"REVOKE LOCK TABLES ON `{url.database}`.* FROM '{url.username}'@'%'")
+    client = careless_mysql(site, start_client, pauses, tmp_path)
+    ids = client.draw() + client.draw()
+    pauses.arm(FIRST_REPLACE)
+    client.ask("photos", 900)
+    pauses.wait()
+    with TicketPool(site.urls, hedge=False) as pool:
+        ids += draw_from(pool, 0, 5) + draw_from(pool, 1, 5)
+        pauses.resume()
+        with pytest.raises(Refused):
+            client.answer()
+        ids += draw_from(pool, 0, 5) + draw_from(pool, 1, 5)
+    assert_unique(ids)
+    assert max(ids) < 900, "no block was drawn"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
