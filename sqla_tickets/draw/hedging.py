@@ -11,7 +11,7 @@ others fail over to the next server at once, and a probe pings the unresponsive 
 All of this costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So a budget
 of tokens pays for it. A suspicion costs a token; a hedge that wins in time returns it, and so do many draws. Each
 missing token doubles the patience of a draw, up to the longest of the last draws. Without tokens, a draw waits for
-its server.
+its server. A process begins with one: many that start at once are slow, and none knows yet what is usual.
 
 After a burst of draws, the same thread closes idle connections that no draw has needed for a while.
 """
@@ -68,7 +68,7 @@ class HedgingMonitor:
         self._starting = threading.Lock()
         self.poller = _Poller(self)
         self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
-        self._tokens, self.ended = TIMING.most_tokens, 0
+        self._tokens, self.ended = TIMING.first_tokens, 0
         self._usual = self._patience = TIMING.first_patience_seconds
         self._measured_at = 0.0
         self._next_poll, self._lags = math.inf, False

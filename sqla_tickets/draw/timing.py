@@ -50,6 +50,7 @@ class Timing:
         overdue_times: a draw is overdue when it takes this many times as long as `overdue_share` of the others.
         overdue_share: a quantile, 0 to 1.
         most_tokens: how many suspicions and hedges in a row may fail.
+        first_tokens: how many a process begins with.
         tokens_per_draw: how many tokens each draw adds.
         ask_again_part: the part of a server's time-out after which the next probe is sent.
         loop_iterations: the iterations after which an event loop has read any answer that had arrived.
@@ -103,6 +104,7 @@ class Timing:
     overdue_times: float = 1.5
     overdue_share: float = 0.99
     most_tokens: float = 3.0
+    first_tokens: float = 1.0
     tokens_per_draw: float = 0.01
     ask_again_part: float = 0.4
     loop_iterations: int = 4

@@ -87,7 +87,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
-def test_hedges_that_come_late_are_few(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tokens", [TIMING.first_tokens, TIMING.most_tokens])
+def test_hedges_that_come_late_are_few(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tokens: float
+) -> None:
     """Where all servers are slow, one draw more makes them slower."""
     draw = site.second.draw
 
@@ -96,6 +99,7 @@ def test_hedges_that_come_late_are_few(site: Site, monkeypatch: pytest.MonkeyPat
         return draw(name, n, hedge_of=hedge_of)
 
     monkeypatch.setattr(site.second, "draw", draw_slowly)
+    site.monitor._tokens = tokens
     given, hedges = [], 0
     for _ in range(10):
         request = site.draw()
@@ -106,8 +110,14 @@ def test_hedges_that_come_late_are_few(site: Site, monkeypatch: pytest.MonkeyPat
             site.hedges.pop()()
             assert request.answer, "the first answer is taken, late as it is"
         site.end(request)
-    assert hedges == TIMING.most_tokens
+    assert hedges == tokens
     assert given == sorted(set(given)), "each draw is given more after a hedge that came late"
+
+
+def test_a_process_begins_with_few_hedges(site: Site) -> None:
+    """Many that start at once are slow together: each is patient until it knows what is usual."""
+    assert site.monitor._tokens == TIMING.first_tokens < TIMING.most_tokens
+    assert site.monitor._measure(site.clock.now) > TIMING.first_patience_seconds
 
 
 def test_hedges_that_win_in_time_go_on(site: Site) -> None:
@@ -151,6 +161,7 @@ def test_process_that_got_no_time_blames_no_server(site: Site) -> None:
 
 def test_draw_is_polled_just_when_it_is_overdue(site: Site) -> None:
     site.monitor._usual = site.monitor._patience = patience = TIMING.least_patience_seconds
+    site.monitor._tokens = TIMING.most_tokens
     tick = site.poll_after(0)
     site.clock.now += tick / 2
     request = site.draw()
