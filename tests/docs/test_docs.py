@@ -222,6 +222,26 @@ def test_every_cause_of_a_repeated_id_is_answered_and_tested() -> None:
         assert TEST.search(names), f"no test of cause {number}"
 
 
+def test_every_way_of_inserting_has_a_test_of_its_row() -> None:
+    """A row of the table that says something else than its test, or has none."""
+    page = (ROOT / "docs/guide/inserting.md").read_text()
+    section = page.split("\n## How many draws\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    assert rows
+    assert rows == marked_rows(ROOT / "tests/integration/orm/test_inserting_table.py")
+
+
+def marked_rows(file: Path) -> list[tuple[str, ...]]:
+    """The arguments of ``@row(...)``, the mark of the tests of a file."""
+    return [
+        tuple(ast.literal_eval(argument) for argument in mark.args)
+        for test in ast.parse(file.read_text()).body
+        if isinstance(test, ast.FunctionDef)
+        for mark in test.decorator_list
+        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "row"
+    ]
+
+
 def test_there_is_code_to_run() -> None:
     with_code = {page.name for page in PAGES if any(True for _ in blocks_of(page))}
     assert with_code >= {
