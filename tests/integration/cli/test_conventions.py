@@ -195,4 +195,4 @@ def test_the_handbook_and_the_help_list_the_exit_codes() -> None:
     told = re.findall(r"^\| (\d) \|", PAGE.read_text(), re.MULTILINE)
     assert [int(code) for code in told] == [0, FOUND, 2, FAILED]
     text = " ".join(run_cli("--help").text.split())
-    assert f"{FOUND} something was found; 2 invalid usage; {FAILED} the command failed." in text
+    assert f"{FOUND} a problem was found; 2 invalid usage; {FAILED} the command failed." in text

@@ -62,7 +62,7 @@ def draw_past_the_table(pool: TicketPool) -> list[int]:
     server = pool.servers[0]
     assert server.breaker.is_closed
     told = str(server.table("photos").reason)
-    assert re.search(r"'photos' on postgresql.*offset 1.*cannot be read.*compare it", told)
+    assert re.search(r"'photos' on postgresql.*offset 1.*cannot be read.*compare", told)
     assert len(told) < 1000
     assert {r.up for r in pool.status() if r.server == str(server)} == {True, False}
     assert operations.names(pool) == {"photos", "users"}
@@ -83,7 +83,7 @@ def test_comment_of_100_mb_is_not_waited_for(
     pool = open_pool(ticket_urls)
     assert residues(pool.next_id("photos") for _ in range(4)) == {0}
     assert pool.servers[0].breaker.is_closed
-    assert "longer than" in str(pool.servers[0].table("photos").reason)
+    assert "too long" in str(pool.servers[0].table("photos").reason)
 
 
 @pytest.mark.ticket_servers("sqlite", "mariadb", "mysql")
