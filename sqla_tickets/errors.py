@@ -1,7 +1,7 @@
 """The exceptions of the package, with one root.
 
-A message says what was expected, what was found and what to do next, and where it is about a sequence or a server, which
-(never with a password). No driver error escapes from a draw: it is the ``__cause__``.
+A message says what was expected, what was found and what to do next. It names the sequence and the server, never with
+a password. No driver error escapes from a draw: it is the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TicketTableMissing(TicketTableError):
 
 
 class TicketTableMoved(TicketTableError):
-    """A tombstone stands where the sequence was: it is drawn from elsewhere, or will be in a moment.
+    """The sequence has moved, or is being moved: a tombstone is in its table's place.
 
     Its ``kind`` is ``moved``, or ``closed`` while a move or a conversion has not ended.
 
@@ -82,15 +82,15 @@ class TicketTableMoved(TicketTableError):
 
 
 class TicketIntegrityError(TicketError):
-    """A ticket server broke a promise that uniqueness rests on; no ticket of that draw is used.
+    """A ticket server broke a promise that ids are unique by; no ticket of that draw is used.
 
-    Its ``kind`` is ``residue`` for a ticket of another server's, ``regression`` for one that is not above
-    those before, ``duplicate_number`` for one that the table holds already.
+    Its ``kind`` is ``residue`` for another server's number, ``regression`` for a number that is not above earlier
+    ones, ``duplicate_number`` for one that the table already holds.
     """
 
 
 class TicketsExhausted(TicketError):
-    """No number is left that the ticket table, or the column, can hold."""
+    """The ticket table or the column can hold no further number."""
 
     kind = "exhausted"
 
@@ -100,13 +100,13 @@ class TicketServerError(TicketError):
 
 
 class StaleConnection(TicketServerError):
-    """An idle connection got no answer: perhaps it was cut off, and the server is well."""
+    """An idle connection got no answer: it may have been cut off while the server is well."""
 
     kind = "timeout"
 
 
 class Crowded(TicketServerError):
-    """A draw waited too long for a ticket table that served others: the queue is long, and it moves."""
+    """A draw waited too long for a ticket table that served others: its queue is long, but moves."""
 
     kind = "lock_timeout"
 

@@ -10,8 +10,9 @@ dialect. In this package, `_OWN` does. No other code decides by the kind. Three 
 README, ``--on`` of ``sqla-tickets grants`` and `cli.inspection.ServerInspection`. A driver gets an extra in ``pyproject.toml``, and a line
 in `connect.sockets` if its connections have no ``fileno()``.
 
-The tests it owes, wherever it lives: what it decides without a server, by a version or a URL, as in ``tests/unit/dialects``; and a
-draw through its entry point, as in ``test_registry.py`` there. A kind of this package needs a server in ``tests/support``, too:
+The tests that it needs, wherever it lives: its decisions without a server, by a version or a URL, as in
+``tests/unit/dialects``; and a draw through its entry point, as in ``test_registry.py`` there. A kind of this package
+needs a server in ``tests/support``, too:
 
 - ``servers/``: a module that starts one, as ``postgres.py`` does; its name in ``KINDS`` and ``new_...()`` in ``server_registry.py``; its way in
   ``shared()`` of ``server_fixtures.py``.
@@ -20,7 +21,8 @@ draw through its entry point, as in ``test_registry.py`` there. A kind of this p
 Then each test of a draw or a migration that names no kind runs on it. Some write SQL for each kind, or have a list of their own:
 ``git grep '"postgresql"' tests`` finds them.
 
-What a kind owes; `base` says how. What is not overridden sends SQL like PostgreSQL's, or nothing (None).
+What a kind must provide; `base` says how. A method that is not overridden sends SQL like PostgreSQL's, or nothing
+(None).
 
 - Always: ``set_connect_defaults``, ``set_up_session``, ``comment_on``, ``describe_table``, ``list_tables``, and
   ``upsert_largest``, which `base.raised_on_conflict` writes where there is ``ON CONFLICT``.
@@ -120,7 +122,7 @@ def class_of(name: str) -> type[TicketDialect]:
 
 
 def find_class(name: str) -> type[TicketDialect] | None:
-    """As `class_of`, for an application's database, which may be of any kind; None of an unknown one."""
+    """The same as `class_of`, for an application's database; None for an unknown kind."""
     try:
         return class_of(name)
     except TicketArgumentError:
@@ -128,7 +130,7 @@ def find_class(name: str) -> type[TicketDialect] | None:
 
 
 def find_dialect(sqlalchemy: Dialect) -> TicketDialect | None:
-    """As `dialect_of`, for an application's database, which may be of any kind; None of an unknown one."""
+    """The same as `dialect_of`, for an application's database; None for an unknown kind."""
     known = find_class(sqlalchemy.name)
     return None if known is None else known.of(sqlalchemy)
 
@@ -152,6 +154,6 @@ def _added(name: str) -> type[TicketDialect]:
             " sqla_tickets.dialects.TicketDialect"
         )
     raise TicketArgumentError(
-        f"{name} cannot be a ticket server: expected one of {', '.join(_OWN)}. A package adds another kind of"
-        f" database by an entry point of the group {ENTRY_POINTS!r}"
+        f"{name} cannot be a ticket server: expected one of {', '.join(_OWN)}. A package can add another kind with "
+        f"an entry point of the group {ENTRY_POINTS!r}"
     )

@@ -1,4 +1,4 @@
-"""What a kind of database owes: `TicketDialect`, the base class of all of them."""
+"""`TicketDialect`: the base class of all kinds of databases, with the methods that each must provide."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class ErrorKind(enum.Enum):
 
     ACCESS_DENIED = "a missing privilege"
     DEADLOCK = "a deadlock"
-    DISCONNECTED = "the connection, or the server, is gone"
+    DISCONNECTED = "the connection or the server is gone"
     DISK_FULL = "no space is left on its disk"
-    DUPLICATE_NUMBER = "the server issued a number that its table holds already"
+    DUPLICATE_NUMBER = "the server issued a number that its table already holds"
     EXHAUSTED = "no number is left"
     INVALID_NAME = "no table can have such a name"
     IN_USE = "another object depends on the table"
@@ -73,14 +73,14 @@ class ErrorKind(enum.Enum):
 
 
 class TableShape(NamedTuple):
-    """A ticket table that is to be created, as far as its statements have to know.
+    """The description of a ticket table, for the statements that create it.
 
     Attributes:
         name: the name of the sequence and of its table.
-        layout: how it is drawn from.
+        layout: its layout.
         comment: its metadata.
         seed: the number that its row begins with.
-        start: no ticket is below it.
+        start: its smallest ticket.
         bits: 32 or 64.
         engine: the storage engine, on MySQL and MariaDB.
         stub: the name of the stub column. It is never quoted: SQLite takes an unknown name in double quotes
@@ -98,7 +98,7 @@ class TableShape(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest ticket: of unsigned 32 bits, or of the signed 64 that all servers have."""
+        """The largest ticket of a table of 32 bits, unsigned, or of 64 bits, signed as all servers have them."""
         return 2**32 - 1 if self.bits == 32 else 2**63 - 1
 
 
@@ -141,7 +141,7 @@ class Statement:
     def arguments(self) -> tuple[Any, ...]:
         """The quickest arguments of ``cursor.execute()`` for a statement without parameters.
 
-        A driver that is handed none at all does not look into the text for their places.
+        A driver that gets no arguments does not search the text for parameters.
         """
         return (self.text, self.parameters()) if "%" in self.text else (self.text,)
 
@@ -201,15 +201,15 @@ class TicketDialect(ABC):
         layouts: those that a ticket table can have, the default first.
         counter_kept_since: the first version whose AUTO_INCREMENT counter is on disk, and not only in memory.
         read_only_variables: the server takes no writes unless all of them are OFF, or 0.
-        replica_takes_writes: whether a server that takes over another's writes takes those of clients, too.
+        replica_takes_writes: whether a replica takes clients' writes, too.
         encryption_advice: how a user has a connection encrypted.
         begin: what begins a transaction in which tables are created and dropped; None where there is none. Then
             a ticket table is turned into a tombstone, and back, by one atomic ``ALTER TABLE``.
         returns_counter: whether a counter that was raised comes back as a row, and not as ``lastrowid``.
-        failure_ends_transaction: whether a statement that fails does, and so needs a savepoint. Elsewhere it undoes
-            what it did itself.
-        insert_prefixes: what makes an INSERT undo itself when a key is violated, whatever the table says.
-        insert_limit: the LIMIT of an INSERT ... SELECT, larger than any number of rows, if it has to have one.
+        failure_ends_transaction: whether a failing statement ends its transaction, and so needs a savepoint.
+            Elsewhere it undoes only itself.
+        insert_prefixes: prefixes that make an INSERT undo itself when a key is violated, whatever the table says.
+        insert_limit: the LIMIT of an INSERT ... SELECT, larger than any number of rows, if the database needs one.
         error_codes: what the server's codes mean.
         error_texts: what its messages mean that have no code: regular expressions over lower-case text.
     """
@@ -283,23 +283,23 @@ class TicketDialect(ABC):
 
     @classmethod
     def is_in_memory(cls, url: URL) -> bool:
-        """Whether the database lives in one connection, which everybody has to share."""
+        """Whether the database is in memory, so that all users share one connection."""
         return False
 
     @classmethod
     def dbapi_module(cls, driver: str) -> object:
-        """What stands in for the module of a synchronous driver; None for the module itself."""
+        """The replacement for a synchronous driver's module; None for the module itself."""
         return None
 
     def address(self, url: URL) -> Hashable | None:
-        """The address of a URL: equal for two that lead to one database; None where it does not tell."""
+        """The address in a URL: equal for two URLs that name one database; None if it shows none."""
         if url.host is None and url.database is None:  # it has a creator, or a service file
             return None
         return url.host, url.port or self.default_port, url.database
 
     @abstractmethod
     def set_connect_defaults(self, kw: dict[str, Any], timeout: float, lock_wait: float) -> None:
-        """Give the driver what a URL leaves out: time-outs, and that several statements may be one packet.
+        """Set driver options that a URL omits: time-outs, and several statements in one packet.
 
         Args:
             kw: the keyword arguments of the driver's ``connect()``, which are changed.
@@ -311,7 +311,7 @@ class TicketDialect(ABC):
     def set_up_session(
         self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
     ) -> None:
-        """Make a new connection, which SQLAlchemy has put into autocommit, one to draw with.
+        """Prepare a new connection in autocommit for draws.
 
         Args:
             connection: the driver's.
@@ -322,31 +322,31 @@ class TicketDialect(ABC):
     # -- the server
 
     def identity(self) -> Statement | None:
-        """One row that tells this run of the server from others; None where there is no server.
+        """Select one row that identifies this run of the server; None if there is no server.
 
-        Its columns: a name; when it was started, in seconds by its own clock; the identity of its cluster, or
-        NULL; which members of it are connected.
+        Its columns: a name; the time of its start, in seconds by its own clock; the identity of its cluster, or NULL;
+        the connected members of the cluster.
         """
         return None
 
     def group_name(self) -> Statement | None:
-        """One row with the name of the server's group, where `identity` does not tell; an error without one."""
+        """Select one row with the name of the server's group, if `identity` lacks it; an error if there is no group."""
         return None
 
     def durability(self) -> Statement | None:
-        """One row: a variable by which a crash can lose commits, and its number; None where there is none."""
+        """Select a variable by which a crash can lose commits, and its value; None if there is none."""
         return None
 
     def is_durable(self, found: int) -> bool:
-        """Whether the variable that `durability` asks for has a number with which no commit is lost."""
+        """Whether a value of `durability`'s variable lets a crash lose no commit."""
         return True
 
     def read_only(self) -> Statement | None:
-        """Rows of (variable, value) that are OFF, or 0, while the server takes writes; None where it always does."""
+        """Select the variables that are OFF or 0 while the server takes writes; None if it always does."""
         return None
 
     def facts(self, cursor: DBAPICursor, database: str | None) -> ServerFacts:
-        """The server's report on itself and its user, as far as a doctor can judge it."""
+        """The server's report on itself and its user, for the doctor."""
         return ServerFacts()
 
     # -- users
@@ -358,7 +358,7 @@ class TicketDialect(ABC):
 
     @classmethod
     def server_privileges(cls, role: Role) -> tuple[str, ...]:
-        """The privileges, or the roles, on the whole server that it needs besides those."""
+        """The further privileges or roles that it needs on the whole server."""
         return ()
 
     @classmethod
@@ -379,7 +379,7 @@ class TicketDialect(ABC):
 
     @classmethod
     def grant_target(cls, database: str | None, table: str) -> str:
-        """What a GRANT names that a ticket table, or ``*`` for all, needs."""
+        """The text after ON in a GRANT for a ticket table, or for all tables if ``table`` is ``*``."""
         return "ALL TABLES IN SCHEMA" if table == "*" else f'"{table}"'
 
     @classmethod
@@ -396,11 +396,11 @@ class TicketDialect(ABC):
         return self.compiled(text, lambda: _Template(text))
 
     def compiled(self, key: Hashable, make: Callable[[], ClauseElement]) -> Statement:
-        """An element of SQLAlchemy's as a statement; compiling it takes longer than many a round trip.
+        """An element of SQLAlchemy's as a statement; compiling it may take longer than a round trip.
 
         Args:
-            key: tells its text from others.
-            make: makes it, unless the statement is kept from an earlier call.
+            key: identifies its text.
+            make: creates the element, unless the statement is cached.
         """
         kept = _compiled.setdefault(self.sqlalchemy, {})
         found = kept.get(key)
@@ -433,7 +433,7 @@ class TicketDialect(ABC):
         return compiler.render_literal_value(text, String())
 
     def bound(self, name: Literal["span", "table"]) -> str:
-        """The place of a parameter: ``span`` is a number, ``table`` a text."""
+        """The placeholder of a parameter: ``span`` is a number, ``table`` a text."""
         return f"\0{name}\0"
 
     # -- a ticket table
@@ -468,7 +468,7 @@ class TicketDialect(ABC):
         """Write a table's comment where it is not part of its text, as it is on SQLite."""
 
     def drop_table(self, name: str) -> Statement:
-        """Drop a table, if it is there."""
+        """Drop a table if it exists."""
         return self.statement(f"DROP TABLE IF EXISTS {self.table(name)}")
 
     @abstractmethod
@@ -484,11 +484,11 @@ class TicketDialect(ABC):
         """Rows of (name, comment) of the tables whose comment names this package."""
 
     def show_definition(self, name: str) -> Statement | None:
-        """A quick statement whose row's second column is the table as it was created; None where there is none."""
+        """A quick statement whose second column is the table's definition; None if there is none."""
         return None
 
     def split_definition(self, text: str) -> tuple[str, int | None]:
-        """What `show_definition` shows without the next number, and the least that this can be; None of a counter."""
+        """Split a definition into its text without the next number, and the smallest next number; None for a counter."""
         return text, None
 
     def read_row(
@@ -500,7 +500,7 @@ class TicketDialect(ABC):
             name: the sequence's name.
             layout: the layout of its table.
             stub: the name of the stub column.
-            lock: whether to see what others are about to commit.
+            lock: whether to wait for other clients' pending commits.
         """
         where = f"{stub} = '{STUB_VALUES[layout]}'"
         end = " FOR UPDATE" if lock else ""
@@ -509,7 +509,7 @@ class TicketDialect(ABC):
     # -- drawing
 
     def keeps_counter(self) -> bool:
-        """Whether the counter of the layout ``replace`` outlives a restart, and follows ids that are named."""
+        """Whether the counter of the layout ``replace`` survives a restart, and follows explicit ids."""
         return True
 
     def replace_ticket(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
@@ -517,15 +517,15 @@ class TicketDialect(ABC):
         raise self._has_no_replace()
 
     def replace_up_to(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
-        """The last ticket of a block, ``:span`` above the one that the statement before has drawn."""
+        """Draw the last ticket of a block, ``:span`` above the ticket of the previous statement."""
         raise self._has_no_replace()
 
     def advance_counter(self, name: str, span: int | None = None, stub: str = STUB) -> Statement:
-        """Raise the counter row and learn where it stands now, in one atomic step.
+        """Raise the counter row and return its new number, in one atomic step.
 
         Args:
             name: the sequence's name.
-            span: how far; None for a parameter ``:span``.
+            span: how far to raise it; None for a parameter ``:span``.
             stub: the name of its stub column.
         """
         return self.statement(self._advance(name, "id + {}", span, stub) + " RETURNING id")
@@ -536,14 +536,14 @@ class TicketDialect(ABC):
         return f"UPDATE {self.table(name)} SET id = {new} WHERE {where}"
 
     def raise_counter(self, name: str, number: int, stub: str = STUB) -> Statement:
-        """Raise the counter row to a number; a row that is above it stays."""
+        """Raise the counter row to a number; never lowers it."""
         where = f"{stub} = '{STUB_VALUES['counter']}' AND id < {number}"
         return self.statement(f"UPDATE {self.table(name)} SET id = {number} WHERE {where}")
 
     # -- clusters
 
     def cluster_variables(self) -> Statement | None:
-        """Rows of (variable, value) that tell of a cluster in which others write, too; None where there is none."""
+        """Select the variables that show a cluster whose other nodes take writes; None if there are none."""
         return None
 
     def catch_up(self, cluster: Mapping[str, str]) -> Statement | None:
@@ -560,13 +560,13 @@ class TicketDialect(ABC):
     def upsert_largest(
         self, table: Table, rows: Sequence[Mapping[str, Any]], value: str, same: str
     ) -> Insert:
-        """Insert rows; where one is there, raise its ``value``, unless its ``same`` differs. Nothing is lowered.
+        """Insert rows, or raise the ``value`` of existing ones if their ``same`` is equal; never lowers a value.
 
         Args:
             table: a table with a primary key.
             rows: values by the names of its columns.
             value: the name of the column that is raised.
-            same: the name of the column in which both have to agree.
+            same: the name of the column in which both must agree.
         """
 
     def utc_of_milliseconds(self, number: str) -> str:
@@ -599,25 +599,25 @@ class TicketDialect(ABC):
         """Check that an INSERT of many rows that fails leaves none of them.
 
         Raises:
-            TicketArgumentError: the table keeps those before the failure.
+            TicketArgumentError: the table keeps the rows before the failure.
         """
 
     def begin_insert(self, connection: Connection) -> None:  # noqa: B027  # most drivers do
-        """Begin the transaction of an INSERT ... SELECT, where the driver may not have done so."""
+        """Begin the transaction of an INSERT ... SELECT if the driver may not have begun one."""
 
     def inserted_rows(self, connection: Connection, result: CursorResult[Any]) -> int:
-        """How many rows an INSERT has inserted, which has just been executed."""
+        """The number of rows of the INSERT that has just been executed."""
         return result.rowcount
 
     def row_counter(self) -> ColumnElement[int] | None:
-        """An expression that counts the rows of a SELECT as they come, from 1; None where only a window function numbers them."""
+        """An expression that numbers the rows of a SELECT from 1; None if only a window function can."""
         return None
 
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int] | None:
-        """An expression of which the first value ends the statement with an error, before a trigger or a rule sees the row.
+        """An expression that makes the statement fail when it is evaluated, before a trigger or a rule sees the row.
 
         Args:
-            number: the row's number, a column: what is constant might be computed for other rows, too.
+            number: the row's number, a column: a constant might be computed for other rows, too.
 
         Returns:
             None where nothing keeps a row that a statement inserts from the table and its keys.
@@ -629,7 +629,7 @@ class TicketDialect(ABC):
         return False
 
     def count_as_insert(self, connection: Connection, count: Select[Any]) -> int | None:
-        """Count rows as an INSERT ... SELECT finds them; None where any SELECT finds the same ones.
+        """Count rows as an INSERT ... SELECT finds them; None if any SELECT finds the same ones.
 
         Args:
             connection: a connection in the INSERT's transaction.
@@ -649,25 +649,25 @@ class TicketDialect(ABC):
         return f"{number} BIGINT NOT NULL, {stub} CHAR(1) NOT NULL"
 
     def replace_by_tombstone(self, name: str, comment: str) -> list[Statement]:
-        """Put a tombstone in the place of a ticket table, or of another tombstone."""
+        """Replace a ticket table, or another tombstone, by a tombstone."""
         return [self.drop_table(name), *self.create_tombstone(name, comment)]
 
     def open_table(self, table: TableShape) -> list[Statement]:
-        """Put a ticket table in the place of a tombstone."""
+        """Replace a tombstone by a ticket table."""
         return [self.drop_table(table.name), *self.create_table(table)]
 
     def table_parts(self, name: str) -> Statement:
-        """Rows of (kind, name) of what `alter_to_tombstone` takes away: indexes, CHECKs; and the type of ``id``."""
+        """Select (kind, name) of the indexes and CHECKs that `alter_to_tombstone` removes, and the type of ``id``."""
         raise NotImplementedError
 
     def alter_to_tombstone(
         self, name: str, comment: str, stub: str, keys: Sequence[str], checks: Sequence[str]
     ) -> Statement:
-        """Make a tombstone of a ticket table in one atomic step, where `begin` is None.
+        """Alter a ticket table to a tombstone in one atomic step, if `begin` is None.
 
         Args:
             name: the sequence's name.
-            comment: what is to be read on it.
+            comment: the tombstone's comment.
             stub: the name of its stub column.
             keys: the names of the table's indexes.
             checks: the names of its CHECK constraints.
@@ -677,23 +677,23 @@ class TicketDialect(ABC):
     # -- locks
 
     def lock_table(self, name: str, reads: str | None = None) -> Statement | None:
-        """Wait for every client that uses the table, and keep all others out; None where `begin` does.
+        """Wait for all clients of the table, and lock others out; None if `begin` does that.
 
-        A session's `set_up_session` bounds the wait.
+        `set_up_session` limits the wait.
 
         Args:
             name: the sequence's name.
-            reads: another table that is read under the lock, and that no client may write to.
+            reads: another table that is read under the lock, and that no client may write meanwhile.
         """
         return None
 
     def unlock_tables(self) -> Statement:
-        """The end of what `lock_table` began, where that is not the end of a transaction."""
+        """Release the lock of `lock_table`, if the end of a transaction does not."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def transaction(self, cursor: DBAPICursor) -> Generator[None]:
-        """A transaction where the server has one for changes of tables."""
+        """A transaction, if the server supports it for changes of tables."""
         if self.begin is None:
             yield
             return
@@ -721,7 +721,7 @@ class TicketDialect(ABC):
 def raised_on_conflict(
     insert: sqlite.Insert | postgresql.Insert, table: Table, value: str, same: str
 ) -> Insert:
-    """`TicketDialect.upsert_largest` where there is ``ON CONFLICT``."""
+    """`TicketDialect.upsert_largest` for databases with ``ON CONFLICT``."""
     old, new = table.c, insert.excluded
     return insert.on_conflict_do_update(
         index_elements=table.primary_key,

@@ -25,7 +25,7 @@ class Grant:
     on: str
 
     def covers(self, database: str | None, table: str | None = None) -> bool:
-        """Whether it counts for all tables of the database, or for one of them."""
+        """Whether it applies to all tables of the database, or to one of them."""
         schema, _, name = self.on.replace("`", "").partition(".")
         pattern = re.escape(re.sub(r"\\(.)", r"\1", schema)).replace("%", ".*")
         matches = schema == "*" or re.fullmatch(pattern, database or "") is not None
@@ -37,11 +37,11 @@ class ServerFacts:
     """One server's report on itself.
 
     Attributes:
-        variables: all global ones.
+        variables: all global variables.
         status: its counters; ``Ssl_cipher`` is that of the session.
-        grants: None where they are not known, or come by roles.
-        is_replica: whether it takes over another's writes; None when it may not be asked.
-        replicas: how many take over its own; None when it may not be asked.
+        grants: the user's grants; None if they are unknown, or come from roles.
+        is_replica: whether it applies another server's writes; None if the user may not ask.
+        replicas: the number of its replicas; None if the user may not ask.
         engines: the storage engine of each table, and the next number of its AUTO_INCREMENT, where it has one.
     """
 

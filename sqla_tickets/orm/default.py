@@ -2,9 +2,9 @@
 # pyright: reportPrivateUsage=false
 """``IdDefault``: a column default that gives all rows of a statement their ids at once.
 
-A column default sees one row at a time. This one inspects the statement that is about to be sent,
-counts all its rows and draws once for all of them. It returns the ids row by row. The flush listener draws from
-the same defaults, before anything else happens.
+A column default sees one row at a time. This one inspects the statement that is about to be sent, counts its rows and
+draws once for all of them. It returns the ids row by row. The flush listener draws from the same defaults, before the
+flush does anything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class IdServer(Protocol):
     """A database server that issues ids."""
 
     def is_database_of(self, engine: Engine) -> bool:
-        """Whether ``engine`` works on the very file that issues ids."""
+        """Whether ``engine``'s database is the SQLite file that issues ids."""
         ...
 
 
@@ -45,7 +45,7 @@ class IdSource(Protocol):
 
     @property
     def servers(self) -> Sequence[IdServer]:
-        """The servers that may be asked."""
+        """The servers that issue the ids."""
         ...
 
 
@@ -54,7 +54,7 @@ _separate: Final[WeakKeyDictionary[Engine, WeakSet[IdSource]]] = WeakKeyDictiona
 
 
 def create_tables(source: IdSource, columns: Iterable[Column[Any]]) -> None:
-    """Create what the ids of the columns that a source serves need on its servers.
+    """Create the tables that the ids of a source's columns need on its servers.
 
     Raises:
         TicketError: a server failed.
@@ -72,13 +72,13 @@ def create_tables(source: IdSource, columns: Iterable[Column[Any]]) -> None:
 
 
 def refuse_database_of(source: IdSource, engine: Engine) -> None:
-    """Refuse an application's database that is a SQLite file which issues ids.
+    """Refuse an application's SQLite database that also issues ids.
 
-    The application's transaction holds the file's only write lock while it waits for an id, which needs
-    that lock.
+    The application's transaction would hold the file's only write lock while it waits for an id, which needs that
+    lock.
 
     Raises:
-        TicketArgumentError: it is one.
+        TicketArgumentError: it issues ids.
     """
     sources = _separate.setdefault(engine, WeakSet())
     if source in sources:
@@ -86,15 +86,14 @@ def refuse_database_of(source: IdSource, engine: Engine) -> None:
     for server in source.servers:
         if server.is_database_of(engine):
             raise TicketArgumentError(
-                f"the ticket server {server} is the application's own SQLite database, whose"
-                " one write lock the insert holds while it waits for its ticket: give the"
-                " tickets a file of their own"
+                f"the ticket server {server} is the application's own SQLite database, and the insert would hold its "
+                f"only write lock while it waits for a ticket: give the tickets a file of their own"
             )
     sources.add(source)
 
 
 class IdDefault(ColumnDefault):
-    """Ids for a column, made by this process: drawn from a pool or made of a time.
+    """Ids for a column, made in this process: drawn from a pool, or made from the time.
 
     It holds plain data only, so that a table with it can be copied and pickled.
     """
@@ -107,15 +106,15 @@ class IdDefault(ColumnDefault):
     _makes_ids = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make this very class: ``ColumnDefault`` would choose one by its first argument."""
+        """Create an object of this class; ``ColumnDefault`` would choose a class by its first argument."""
         return object.__new__(cls)
 
     def apply_to(self, *columns: Column[Any] | InstrumentedAttribute[Any]) -> None:
-        """Give columns that are there already their ids: those of reflected tables, of automap, of other people's models.
+        """Give existing columns their ids: columns of reflected tables, of automap, or of third-party models.
 
-        It replaces what the database would make of the column: AUTO_INCREMENT, `Identity`, `Sequence`, a server
-        default. The tables in the database stay as they are. Each column gets a declaration of its own; one that has
-        an equal declaration stays as it is. Call it where the application starts, before other threads insert.
+        It replaces the column's AUTO_INCREMENT, `Identity`, `Sequence` or server default in the model. The tables in
+        the database do not change. Each column gets its own declaration, unless it has an equal one. Call it where
+        the application starts, before other threads insert.
 
         Args:
             columns: table columns, or mapped attributes, such as ``Photo.id``.
@@ -153,16 +152,16 @@ class IdDefault(ColumnDefault):
         raise NotImplementedError
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:
-        """The key of what the ids come from: columns with equal keys share one draw."""
+        """The key of the ids' origin: columns with equal keys share a draw."""
         raise NotImplementedError
 
     def _source_for(self, column: Column[Any]) -> IdSource | None:
-        """The pool whose servers may be asked; None for ids that need none."""
+        """The pool that issues the ids; None for ids that need no server."""
         raise NotImplementedError
 
     @classmethod
     def _create_tables(cls, source: Any, columns: Iterable[Column[Any]]) -> None:
-        """Create what the ids of some columns need on the ticket servers: nothing, unless a class says so.
+        """Create the tables that the ids of some columns need on the ticket servers; none by default.
 
         Args:
             source: the ticket source that serves the columns.
@@ -181,13 +180,13 @@ class IdDefault(ColumnDefault):
         alike: Iterable[IdDefault] = (),
         objects: Sequence[object] = (),
     ) -> Iterator[Any]:
-        """``n`` new ids that each of the columns can hold, in their order.
+        """Draw ``n`` new ids, in order, that each of the columns can hold.
 
         Args:
             source: the columns' ticket source, as `_source_for` found it.
             columns: the columns that take them, all with one allocation key.
             n: how many.
-            alike: the other defaults with that key, which may ask for larger blocks.
+            alike: the other defaults with that key, which may want larger blocks.
             objects: the objects that take them, in a flush; none in a statement.
 
         Raises:
@@ -208,8 +207,8 @@ class IdDefault(ColumnDefault):
             TicketError: there are none.
         """
         raise TicketArgumentError(
-            f"insert_from_select() into {column}: the ids of {self!r} are made row by row in this process, and are no"
-            " tickets: have the SELECT give the column's values, or insert the rows that were selected"
+            f"insert_from_select() into {column}: {self!r} makes ids row by row in this process, so they are no "
+            f"tickets: let the SELECT give the column's values, or insert the selected rows one by one"
         )
 
     # -- the column default
@@ -230,8 +229,8 @@ class IdDefault(ColumnDefault):
         super()._set_parent(column, **kw)
         if column.autoincrement is True:
             raise TicketArgumentError(
-                f"{column!r} is declared autoincrement: an id that a shard gives by itself is one that"
-                " another shard gives too. Leave autoincrement out."
+                f"{column!r} has autoincrement=True, with which several shards assign the same ids: omit "
+                f"autoincrement"
             )
         # else the migration that is generated from the model would create it AUTO_INCREMENT
         column.autoincrement = False
@@ -255,34 +254,34 @@ class IdDefault(ColumnDefault):
         return next(ids)
 
     def _id_outside_of_statements(self, context: object) -> Any:
-        """One id outside of an INSERT: some libraries call a column's default themselves."""
+        """Draw one id outside of an INSERT, for libraries that call a column's default themselves."""
         source = source_of(self._column())
         known = context if isinstance(context, DefaultExecutionContext) else None
         return next(cast("IdDefault", source.default)._draw_separately(known, [source], 1))
 
     def _column(self) -> Column[Any]:
-        """Its column.
+        """The column of this default.
 
         Raises:
-            PoolNotAttached: it has none.
+            PoolNotAttached: it has no column.
         """
         column: Column[Any] | None = getattr(self, "column", None)
         if getattr(column, "table", None) is None:
             raise PoolNotAttached(
-                f"{self!r} belongs to no table, so no pool is known for it: use pool.next_id()"
+                f"{self!r} belongs to no table, so its pool is unknown: use pool.next_id()"
             )
         return cast("Column[Any]", column)
 
     def _draw_for_statement(
         self, context: DefaultExecutionContext, column: Column[Any], key: Hashable
     ) -> Iterator[Any]:
-        """All ids that the rows of a statement need with this allocation key."""
+        """Draw all ids with this allocation key that the rows of a statement need."""
         refuse_pointing(column)
         compiled = cast("Any", context.compiled)
         if _selects_its_rows(compiled, column):
             raise TicketArgumentError(
                 f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
-                " every row: use insert_from_select(connection, table, columns, select), or select ids of their own"
+                " every row: use insert_from_select(connection, table, columns, select), or select an id for each row"
             )
         takers = [c for c in compiled.prefetch if _shares(c, key)]
         rows = context.compiled_parameters
@@ -303,18 +302,18 @@ def refuse_pointing(column: Column[Any]) -> None:
     """Refuse to draw for a column that points to a row of another table.
 
     Raises:
-        TicketArgumentError: it does.
+        TicketArgumentError: the column points to another table's row.
     """
     source = source_of(column)
     if source is not column:
         raise TicketArgumentError(
-            f"{column.table.name}.{column.name} has no id of its own, it points to {source.table.name}."
-            f"{source.name}: insert the row there first, and set this one's {column.name} to its id"
+            f"{column.table.name}.{column.name} draws no id, as it points to {source.table.name}.{source.name}:"
+            f" first insert the row there, and set {column.name} to its id"
         )
 
 
 def _table_column(prefetched: Any) -> Any:
-    """The column itself, of which each row of ``insert().values([...])`` has a stand-in."""
+    """The table's column, which each row of ``insert().values([...])`` has a stand-in for."""
     return getattr(prefetched, "original", prefetched)
 
 

@@ -1,9 +1,9 @@
 # SQLAlchemy forgets its memos by itself when a column is declared, and has no public call for a default that comes later.
 # pyright: reportPrivateUsage=false
-"""Columns that are there already: their replaceable defaults, and what SQLAlchemy remembers of their tables.
+"""Existing columns: their replaceable defaults, and SQLAlchemy's caches for their tables.
 
-A statement that was compiled before a column got its ids leaves the id to the database. So the memos of tables and
-mappers are forgotten, and the compiled statements of every engine.
+A statement that was compiled before a column got its ids leaves the id to the database. So the caches of tables and
+mappers are cleared, and the compiled statements of every engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .mappers import ATTRIBUTES, every_mapper, inspect_mappers
 
 
 def column_of(given: object) -> Column[Any]:
-    """The column of a table that is given itself, or as a mapped attribute.
+    """The table column of an argument: a column, or a mapped attribute.
 
     Raises:
         TicketArgumentError: it is something else, or an attribute of several columns.
@@ -27,15 +27,14 @@ def column_of(given: object) -> Column[Any]:
     columns: list[object] = list(getattr(getattr(given, "property", None), "columns", [given]))
     if len(columns) > 1:
         raise TicketArgumentError(
-            f"{given} has several columns, {', '.join(map(str, columns))}: name the one that is to draw,"
-            " such as Base.__table__.c.id"
+            f"{given} has several columns, {', '.join(map(str, columns))}: name the one that draws, such as "
+            f"Base.__table__.c.id"
         )
     column = columns[0]
     table: object = getattr(column, "table", None)
     if not isinstance(column, Column) or not isinstance(table, Table):
         raise TicketArgumentError(
-            f"expected a column of a table, such as photos.c.id, or a mapped attribute, such as Photo.id, and"
-            f" found {given!r}"
+            f"expected a table column, such as photos.c.id, or a mapped attribute, such as Photo.id; found {given!r}"
         )
     return cast(
         "Column[Any]", cast("Any", table).c[column.key]
@@ -43,20 +42,21 @@ def column_of(given: object) -> Column[Any]:
 
 
 def check_replaceable(column: Column[Any], declared: object) -> None:
-    """Check that the database makes the column's value, or nothing does.
+    """Check that only the database, if anything, sets the column's value.
 
     Raises:
-        TicketArgumentError: the application makes it, or it is computed.
+        TicketArgumentError: the application sets it, or it is computed.
     """
     default, where = column.default, f"{column.table.name}.{column.name}"
     if default is not None and not isinstance(default, Sequence):
         raise TicketArgumentError(
-            f"{where} cannot draw from {declared!r}, it has the default {default!r}: expected none, or one that the"
-            f" database makes. If nothing else needs it, set `column.default = None` first"
+            f"{where} cannot draw from {declared!r}, as it has the default {default!r}: expected none, or one of the "
+            f"database. If nothing else needs the default, set `column.default = None` first"
         )
     if column.computed is not None:
         raise TicketArgumentError(
-            f"{where} cannot draw from {declared!r}, the database computes it: expected a column that an INSERT sets"
+            f"{where} cannot draw from {declared!r}, as the database computes it: expected a column that an INSERT "
+            f"sets"
         )
 
 
@@ -68,13 +68,13 @@ def check_engines_are_known() -> None:
     """
     if getattr(gc, "get_freeze_count", int)():
         raise TicketArgumentError(
-            "apply_to() has to find every engine, whose compiled statements leave the id to the database, and gc.freeze()"
-            " hides them: call apply_to() before gc.freeze(), or gc.unfreeze() first"
+            "apply_to() must find every engine to clear its compiled statements, and gc.freeze() hides engines: call "
+            "apply_to() before gc.freeze(), or gc.unfreeze() first"
         )
 
 
 def clear(column: Column[Any]) -> None:
-    """Take away what the database would make of the column, in the model only."""
+    """Remove the column's database default, in the model only."""
     column.default = column.server_default = column.identity = None
     column.autoincrement = False
     if column.primary_key and "sqlite_autoincrement" in column.table.dialect_kwargs:
@@ -82,7 +82,7 @@ def clear(column: Column[Any]) -> None:
 
 
 def forget(tables: AbstractSet[Table]) -> None:
-    """Forget what SQLAlchemy remembers of these tables' columns, and all compiled statements."""
+    """Clear SQLAlchemy's caches for these tables, and all compiled statements."""
     for table in tables:
         vars(table).pop("_sentinel_column_characteristics", None)
         vars(table.primary_key).pop("_autoincrement_column", None)
@@ -97,6 +97,6 @@ def forget(tables: AbstractSet[Table]) -> None:
 
 
 def _engines() -> list[Engine]:
-    """Every engine there is; nothing but the garbage collector knows them all."""
+    """All engines; only the garbage collector knows them."""
     # the type, as a proxy's `__class__` may be anything
     return [found for found in gc.get_objects() if issubclass(type(found), Engine)]

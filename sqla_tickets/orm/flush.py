@@ -1,10 +1,10 @@
 # What is protected is hidden from users, not from this package.
 # pyright: reportPrivateUsage=false
-"""``before_flush``: the new objects' tickets, drawn at once and set before anything else happens.
+"""``before_flush``: draws the new objects' tickets at once, and sets them before the flush does anything else.
 
-With its primary keys set, a flush on MySQL is one executemany instead of an INSERT per object. A shard
-chooser sees the id that it chooses by. What this misses (objects that a later listener adds,
-bulk and Core statements) gets its tickets from the column default.
+With its primary keys set, a flush on MySQL is one executemany instead of an INSERT per object. A shard chooser sees
+the id that it needs. Objects that a later listener adds, and bulk and Core statements, get their tickets from the
+column default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _insert_order = attrgetter("insert_order")
 
 
 def install() -> None:
-    """Listen to every flush, once, however often this is called."""
+    """Listen to every flush; later calls do nothing."""
     if not event.contains(Session, "before_flush", assign_tickets):
         event.listen(Session, "before_flush", assign_tickets)
 
@@ -88,7 +88,7 @@ def _find_lacking(session: Session) -> list[tuple[_Attribute, _Lacking]]:
 
 
 def _attributes_of(manager: Any) -> tuple[_Attribute, ...]:
-    """Find the attributes of a class that take ids, and remember them until its mapper ends."""
+    """Find the attributes of a class that take ids, and cache them while its mapper lives."""
     mapper: Mapper[Any] = manager.mapper
     for level in mapper.iterate_to_root():
         inspect_mapper(level)

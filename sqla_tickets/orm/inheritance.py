@@ -1,7 +1,7 @@
-"""The distinction between columns that draw ids and columns that only point to a row with one.
+"""Distinguishes columns that draw ids from columns that point to a row with an id.
 
-The key of a joined subclass is the id of a row of the base's table. A sequence of its own would give a second
-id to the same object. Foreign keys show most such columns; mappers show those that are joined without one.
+The key of a joined subclass is the id of a row of the base's table. A sequence of its own would give the same object
+a second id. Foreign keys show most such columns; mappers show those that are joined without a foreign key.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _mapped: Final[WeakKeyDictionary[Column[Any], ref[Column[Any]] | None]] = WeakKe
 
 
 def has_ids(column: object) -> bool:
-    """Whether this is a column at which an `IdDefault` stands."""
+    """Whether this is a column with an `IdDefault`."""
     return getattr(getattr(column, "default", None), "_makes_ids", False)
 
 
 def draws(column: Any) -> bool:
-    """Whether a column draws ids of its own, as far as mappers have been learnt from."""
+    """Whether a column draws ids of its own, by foreign keys and the mappers inspected so far."""
     return has_ids(column) and source_of(column) is column
 
 
 def record_base(column: Column[Any], base: Column[Any] | None) -> None:
-    """Record what a mapper says: that ``column`` points to ``base``, or to none, as a concrete class's does."""
+    """Record that ``column`` points to ``base`` by its mapper, or to None, as in a concrete class."""
     _mapped[column] = None if base is None else ref(base)
 
 
 def source_of(column: Column[Any]) -> Column[Any]:
-    """The column that draws the ids of ``column``: itself, or the one of the base's table.
+    """The column that draws the ids of ``column``: itself, or the base table's.
 
     A key points when its mapper or its foreign keys lead to a column that has an `IdDefault`. Keys that lead
     to each other in a circle draw for themselves.

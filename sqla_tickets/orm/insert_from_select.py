@@ -2,10 +2,10 @@
 # pyright: reportPrivateUsage=false
 """``insert_from_select``: INSERT ... SELECT with a ticket for each row, in one statement.
 
-The rows are counted, so many tickets are reserved, and the database gives the row of number k the k-th of them. When
-more rows have appeared since they were counted, the whole statement fails, and another attempt has more tickets. It
-fails where a row beyond the last ticket is computed. MySQL has no rows that miss their table, and lets them be as fast as
-they can: the numbering begins again with the first ticket, which violates the unique key of the column.
+It counts the rows, reserves as many tickets, and lets the database give row k the k-th ticket. If more rows have
+appeared since the count, the whole statement fails, and another attempt has more tickets. It fails at the first row
+beyond the last ticket. On databases without an expression that fails, such a row gets the first ticket, which
+violates the column's unique key.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ def insert_from_select(
     columns: Sequence[str | ColumnElement[Any] | QueryableAttribute[Any]],
     select: SelectBase,
 ) -> int:
-    """Insert the rows of a SELECT, with a ticket for each, in one statement: no row passes through this process.
+    """Insert the rows of a SELECT, with a ticket for each, in one statement, so that no row passes through this process.
 
-    The rows are counted first, and as many tickets are reserved. Rows that appear in between make the
-    statement fail, and it is sent again with more tickets, up to five times. Tickets that are not used are gaps. The tickets follow the
-    ORDER BY of the SELECT. Other defaults of the table are those of
-    :meth:`insert().from_select() <sqlalchemy.sql.expression.Insert.from_select>`: called once for all rows.
+    It counts the rows first, and reserves as many tickets. If rows appear in between, the statement fails, and is
+    sent again with more tickets, up to five times. Tickets that are not used are gaps. The tickets follow the ORDER
+    BY of the SELECT. Other defaults of the table are those of :meth:`insert().from_select()
+    <sqlalchemy.sql.expression.Insert.from_select>`: called once for all rows.
 
     Args:
-        connection: a connection, or a session, which is flushed first. Of their asynchronous kinds,
-            ``await session.run_sync(insert_from_select, ...)``.
+        connection: a connection, or a session, which is flushed first. With an async one, ``await
+            session.run_sync(insert_from_select, ...)``.
         table: a table or a mapped class with at least one `TicketSequence` on a column that is unique by itself.
-        columns: of the table that the SELECT gives, in its order: names, columns or attributes. Columns with a
-            `TicketSequence` that are not among them get tickets.
+        columns: the table's columns that the SELECT gives, in its order: names, columns or attributes. Other columns
+            with a `TicketSequence` get tickets.
         select: the rows.
 
     Returns:
         How many rows were inserted.
 
     Raises:
-        TicketArgumentError: a row could get no ticket, or two could get one: the message says which, and what to do.
-        TicketError: the tickets could not be drawn, or there were more rows in each attempt. Nothing was inserted.
-        sqlalchemy.exc.IntegrityError: the rows violate a constraint; on MySQL also if there were more in each attempt.
+        TicketArgumentError: a row could get no ticket, or two rows the same one; the message says what to do.
+        TicketError: the tickets could not be drawn, or new rows appeared in each attempt. Nothing was inserted.
+        sqlalchemy.exc.IntegrityError: the rows violate a constraint; on MySQL also if new rows appeared in each attempt.
     """
     target, mapper = _target_of(table)
     given = [_column_of(target, mapper, name) for name in columns]
@@ -83,8 +83,8 @@ def insert_from_select(
     dialect = find_dialect(connected.dialect)
     if dialect is None:
         raise TicketArgumentError(
-            f"insert_from_select() into {target}: {connected.dialect.name} is no kind of database that is known to"
-            " undo an INSERT that fails: draw with pool.next_ids(name, n), and insert the rows"
+            f"insert_from_select() into {target}: {connected.dialect.name} may not undo an INSERT that fails: draw "
+            f"with pool.next_ids(name, n), and insert the rows"
         )
     copy = _Copy(connected, dialect, target, given, drawn, rows)
     copy.check()
@@ -110,8 +110,9 @@ def _target_of(table: object) -> tuple[Table, Mapper[Any] | None]:
     base = mapper.inherits
     if base is not None and not mapper.concrete and local not in base.tables:
         raise TicketArgumentError(
-            f"insert_from_select() into {mapper.class_.__name__}: its objects are rows of several tables. Insert into"
-            f" {base.class_.__name__} first, and into the table {local} with the ids from there"
+            f"insert_from_select() into {mapper.class_.__name__}: its objects have rows in several tables. Insert "
+            f"into"
+            f" {base.class_.__name__} first, then into the table {local} with those ids"
         )
     return cast("Any", local), mapper
 
@@ -134,11 +135,11 @@ def _column_of(table: Table, mapper: Mapper[Any] | None, name: object) -> Column
 
 
 def _refuse_select(rows: SelectBase, columns: int) -> None:
-    """Refuse a SELECT of other columns, or one that changes data, which would do so once more when it is counted."""
+    """Refuse a SELECT of other columns, or one that changes data, as counting would change it again."""
     if any(getattr(element, "is_dml", False) for element in visitors.iterate(rows)):
         raise TicketArgumentError(
-            "insert_from_select(): the SELECT has an INSERT, UPDATE or DELETE, which counting its rows would execute,"
-            " too: execute that first, and select from what it left"
+            "insert_from_select(): the SELECT has an INSERT, UPDATE or DELETE, which counting its rows would "
+            "execute, too: execute that first, then select"
         )
     found = len(list(cast("Any", rows.subquery()).c))
     if found != columns:
@@ -156,14 +157,14 @@ def _drawn_columns(
         refuse_pointing(column)
     if not drawn:
         raise TicketArgumentError(
-            f"insert_from_select() into {table}: there is no TicketSequence to draw from on a column that the SELECT"
-            f" leaves out: insert({table.name}).from_select() does it"
+            f"insert_from_select() into {table}: no column outside the SELECT has a TicketSequence: use "
+            f"insert({table.name}).from_select()"
         )
     return drawn
 
 
 def _connection_of(given: Any, table: Table, mapper: Mapper[Any] | None) -> Connection:
-    """The connection to use; what a session holds back is flushed to it, as before any statement of its own."""
+    """The connection to use; a session is flushed first, as before any of its statements."""
     if isinstance(given, Connection):
         return given
     session = given
@@ -216,24 +217,24 @@ class _Copy:
     select: SelectBase
 
     def check(self) -> None:
-        """Check that rows without a ticket of their own would make the whole statement fail.
+        """Check that a row without its own ticket makes the whole statement fail.
 
         Raises:
-            TicketArgumentError: they would not.
+            TicketArgumentError: it would not.
         """
         for column in self.drawn:
             if isinstance(column.type, TypeDecorator):
                 raise TicketArgumentError(
-                    f"insert_from_select() into {column}: the type {column.type!r} may change what is stored, and the"
-                    " tickets do not pass through it: insert the rows with their ids, pool.next_ids(name, n)"
+                    f"insert_from_select() into {column}: the type {column.type!r} may change values, but the "
+                    f"tickets bypass it: insert the rows with ids of pool.next_ids(name, n)"
                 )
         schema = self.connection.schema_for_object(self.table)
         unique = self.dialect.unique_columns(self.connection, self.table.name, schema)
         if not any(column.name in unique for column in self.drawn):
             raise TicketArgumentError(
-                f"insert_from_select() into {self.table}: in the database, {self._drawn_names()} has no PRIMARY KEY or"
-                " UNIQUE of its own, which keeps two rows from one ticket when rows appear meanwhile. Add one, or"
-                " insert the rows with ids of pool.next_ids(name, n)"
+                f"insert_from_select() into {self.table}: in the database, {self._drawn_names()} has no PRIMARY KEY "
+                "or UNIQUE of its own, without which two rows could get one ticket. Add one, or insert the rows "
+                f"with ids of pool.next_ids(name, n)"
             )
         self.dialect.check_undoes_inserts(self.connection, self.table.name, schema)
 
@@ -241,7 +242,7 @@ class _Copy:
         return ", ".join(f"{self.table.name}.{column.name}" for column in self.drawn)
 
     def run(self) -> int:
-        """Count, reserve, send; again where the rows have become more."""
+        """Count, reserve and send; again if new rows have appeared."""
         rows = self._count()
         for attempt in range(1, MAX_ATTEMPTS + 1):
             if not rows:
@@ -256,9 +257,9 @@ class _Copy:
                 more = self._count_again(error, rows, tickets)
                 if fails and attempt == MAX_ATTEMPTS:
                     raise TicketError(
-                        f"insert_from_select() into {self.table}: in each of {MAX_ATTEMPTS} attempts there were more rows"
-                        f" to insert than a moment before, at last {more} instead of {rows}, and nothing was inserted:"
-                        " keep other clients from adding rows to those that are selected, such as by LOCK TABLE"
+                        f"insert_from_select() into {self.table}: nothing was inserted, as new rows appeared in each "
+                        f"of {MAX_ATTEMPTS} attempts, at last {more} instead of {rows}: keep other clients from "
+                        f"adding selected rows, for example by LOCK TABLE"
                     ) from error
                 if more <= rows or attempt == MAX_ATTEMPTS:
                     raise
@@ -269,7 +270,7 @@ class _Copy:
         return int(self.connection.scalar(count_of(self.select)) or 0)
 
     def _count_again(self, error: DBAPIError, before: int, tickets: list[Ranges]) -> int:
-        """How many rows there are after a failure; not more than before if it is another constraint's."""
+        """The number of rows after a failure; no more than before if another constraint failed."""
         found = self._count()
         if found > before or not self._names_ticket(error, tickets):
             return found
@@ -278,7 +279,7 @@ class _Copy:
         return found if found > before else before + before // 8 + 8  # such as WHERE rand() < 0.5
 
     def _names_ticket(self, error: DBAPIError, tickets: list[Ranges]) -> bool:
-        """Whether a row had no ticket, or a violation is that of a first one."""
+        """Whether a row had no ticket, or the violation is of a first ticket."""
         if self.dialect.is_failing(cast("BaseException", error.orig)):
             return True
         names = [
@@ -292,7 +293,7 @@ class _Copy:
         """The tickets for one column.
 
         Raises:
-            TicketArgumentError: they come one by one.
+            TicketArgumentError: the tickets come one by one.
             TicketError: there are none.
         """
         default = cast("IdDefault", column.default)
@@ -305,10 +306,10 @@ class _Copy:
         if len(ranges) <= MAX_RANGES:
             return ranges
         raise TicketArgumentError(
-            f"insert_from_select() of {n} rows into {column}: the tickets of {default!r} come in more than {MAX_RANGES}"
-            " ranges, as those of ticket servers do that may not lock their tables. Let them: on each of"
-            f" {', '.join(map(str, source.servers if source else ()))}, as an administrator, GRANT LOCK TABLES ON"
-            " TICKET_DATABASE.* TO TICKET_USER (`sqla-tickets grants` prints all that it needs)"
+            f"insert_from_select() of {n} rows into {column}: the tickets of {default!r} come in more than "
+            f"{MAX_RANGES} ranges, because the ticket user may not lock the tables. On each of "
+            f"{', '.join(map(str, source.servers if source else ()))}, as an administrator, run GRANT LOCK TABLES ON "
+            f"TICKET_DATABASE.* TO TICKET_USER (`sqla-tickets grants` prints all grants)"
         )
 
     def _send(self, rows: int, tickets: list[Ranges]) -> int:
@@ -322,8 +323,8 @@ class _Copy:
             inserted = self.dialect.inserted_rows(self.connection, result)
             if inserted > rows:  # such as under a constraint that is checked at the COMMIT
                 raise TicketIntegrityError(
-                    f"insert_from_select() into {self.table}: {inserted} rows were inserted with {rows} tickets, and no"
-                    f" key of {self._drawn_names()} refused it: roll this transaction back"
+                    f"insert_from_select() into {self.table}: {inserted} rows were inserted with {rows} tickets, and "
+                    f"no key of {self._drawn_names()} refused the repeated ones: roll this transaction back"
                 )
         return inserted
 
@@ -343,7 +344,7 @@ class _Copy:
         return statement
 
     def _needs_savepoint(self) -> bool:
-        """Whether a statement that fails would end the transaction that it is in."""
+        """Whether a failing statement would end its transaction."""
         if not self.dialect.failure_ends_transaction:
             return False
         driver: Any = self.connection.connection.dbapi_connection

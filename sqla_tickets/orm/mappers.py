@@ -1,4 +1,4 @@
-"""The columns with ids that point to the base's table, as mappers tell."""
+"""Finds, by mappers, the columns with ids that point to the base's table."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ATTRIBUTES: Final = "sqla_tickets"
 
 
 def drawing_columns(columns: Iterable[Any]) -> list[Column[Any]]:
-    """The columns that draw ids of their own, of those given. This alone decides which sequences are needed."""
+    """Which of these columns draw ids of their own. Only this function decides which sequences are needed."""
     inspect_mappers()
     return [column for column in columns if draws(column)]
 
 
 def inspect_mappers() -> None:
-    """Inspect every mapper there is; none is configured by that."""
+    """Inspect all mappers, without configuring them."""
     for mapper in every_mapper():
         inspect_mapper(mapper)
 
 
 def every_mapper() -> Iterator[Mapper[Any]]:
-    """Every mapper there is; none is configured by that."""
+    """All mappers; this configures none."""
     all_registries: Any = getattr(mapperlib, "_all_registries", set)
     for known in all_registries():
         for manager in list(known._managers):
@@ -40,7 +40,7 @@ def every_mapper() -> Iterator[Mapper[Any]]:
 
 
 def inspect_mapper(mapper: Mapper[Any]) -> None:
-    """Record which columns of a class's own table point: those that its mapper makes one with the base's."""
+    """Record which columns of a class's own table its mapper joins to the base's columns."""
     parent, table = mapper.inherits, mapper.local_table
     if parent is None or not isinstance(table, Table) or table in parent.tables:
         return
@@ -64,7 +64,7 @@ def _of_same_attribute(mapper: Mapper[Any], column: Column[Any]) -> list[Column[
 
 
 def _joined_to(mapper: Mapper[Any], column: Column[Any]) -> Iterator[Column[Any]]:
-    """The columns that equal this one where its table is joined to the base's."""
+    """The columns that the join to the base's table equates with this one."""
     assert mapper.inherits is not None  # its table would be the base's
     if mapper.inherit_condition is None:
         return

@@ -2,8 +2,8 @@
 # pyright: reportPrivateUsage=false
 """``NextValue``: a ticket in a statement, as ``Sequence.next_value()`` is a number of a sequence.
 
-It is a bind parameter without a value, so whatever does not execute it gets no ticket. In an INSERT and
-an UPDATE, the compiled statement lists it beside the columns with defaults, and `IdDefault` draws once for all rows.
+It is a bind parameter without a value, so a ticket is drawn only on execution. In an INSERT and an UPDATE, the
+compiled statement lists it with the columns that have defaults, and `IdDefault` draws once for all rows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _DrawnWhenSent(TypeDecorator[int]):
         self.default = default
 
     def process_bind_param(self, value: object, dialect: Dialect) -> int:
-        """Draw."""
+        """Draw the id."""
         return cast("int", self.default._id_outside_of_statements(None))
 
 
@@ -84,15 +84,15 @@ def _compile(element: NextValue, compiler: Any, **kw: Any) -> Any:
         if _add_to_prefetch(element, compiler, statement):
             return rendered
     raise TicketArgumentError(
-        f"{element.default!r}.next_value() is one ticket, and could be stored in several rows here: draw first, by"
-        " pool.next_id(name) or pool.next_ids(name, n), and use the numbers. It may stand in insert().values(...)"
-        " of one row, in update().values(...) whose WHERE compares the whole primary key (of integers or UUIDs)"
-        " with values and has nothing that is no such comparison, and in a select() of nothing else"
+        f"{element.default!r}.next_value() is one ticket, which several rows could get here: draw with "
+        "pool.next_id(name) or pool.next_ids(name, n), and use the numbers. It is valid in insert().values(...) of "
+        "one row, in update().values(...) whose WHERE only compares the whole primary key (integers or UUIDs) with "
+        f"values, and in a select() of nothing else"
     )
 
 
 def _is_row_of_ids(statement: Select[Any]) -> bool:
-    """Whether a SELECT has nothing but ids: whatever else it has could give it more rows."""
+    """Whether a SELECT has only ids: anything else could give it more rows."""
     ids = list(statement.selected_columns)
     plain = [each.element if isinstance(each, Label) else each for each in ids]
     return all(isinstance(each, NextValue) for each in plain) and statement.compare(select(*ids))
@@ -113,7 +113,7 @@ def _is_value_in_one_row(
 
 
 def _names_one_row(statement: Update, dialect: Dialect) -> bool:
-    """Whether an UPDATE's WHERE compares each column of the primary key with a value, and does nothing else."""
+    """Whether an UPDATE's WHERE only compares each column of the primary key with a value."""
     table, where = statement.table, statement.whereclause
     if not isinstance(table, Table) or where is None:
         return False
@@ -135,7 +135,7 @@ def _names_one_row(statement: Update, dialect: Dialect) -> bool:
 
 
 def _compared_with_value(criterion: ColumnElement[Any]) -> Column[Any] | None:
-    """The column that has to equal a parameter, if a criterion is just that."""
+    """The column that a criterion compares with a parameter; None if the criterion is anything else."""
     if isinstance(criterion, BinaryExpression) and criterion.operator is operators.eq:
         left, right = criterion.left, criterion.right
         if isinstance(left, Column) and isinstance(right, BindParameter):
@@ -146,7 +146,7 @@ def _compared_with_value(criterion: ColumnElement[Any]) -> Column[Any] | None:
 
 
 def _add_to_prefetch(element: NextValue, compiler: Any, statement: Insert | Update) -> bool:
-    """List it with the columns whose defaults are called for each row, under the name of its parameter, if it is not."""
+    """Add it, under its parameter's name, to the columns whose defaults are called for each row."""
     source = source_of(element.default._column())
     name = compiler.bind_names[element]
     prefetch = (

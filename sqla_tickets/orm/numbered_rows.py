@@ -1,7 +1,7 @@
 """The rows of a SELECT with a ticket for each, as SQL: the k-th row gets the k-th ticket.
 
-A row beyond the last ticket ends the statement with an error: one of its own, or that of the column's key, as it gets
-the first ticket.
+A row beyond the last ticket makes the statement fail: by an expression, or by the column's key, as it gets the first
+ticket again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAY_CHOOSE: Final = ("_distinct_on", "_prefixes", "_suffixes", "_pre_columns_cl
 
 
 def count_of(rows: SelectBase) -> Select[Any]:
-    """The SELECT of how many rows there are."""
+    """The SELECT that counts the rows."""
     if isinstance(rows, GenerativeSelect) and not _chooses_by_order(rows):
         rows = rows.order_by(None)
     return select(func.count()).select_from(rows.subquery())
@@ -58,12 +58,12 @@ def with_tickets(
     counter: ColumnElement[int] | None = None,
     limit: ColumnElement[int] | None = None,
 ) -> Select[Any]:
-    """The SELECT of the rows and their tickets.
+    """The SELECT of the rows with their tickets.
 
     Args:
         rows: rows of any number of columns.
         tickets: the tickets of each column that takes some.
-        failing: the dialect's expression that ends a statement with an error, if it has one.
+        failing: the dialect's expression that makes a statement fail, if it has one.
         counter: the dialect's count of the rows so far, if it has one.
         limit: the dialect's LIMIT, larger than any number of rows, if it needs one.
 
@@ -98,7 +98,7 @@ def with_tickets(
 def _ticket(
     number: ColumnElement[int], ranges: Ranges, beyond: ColumnElement[int] | None
 ) -> ColumnElement[int]:
-    """The ticket of the row of that number, which begins with 1."""
+    """The ticket of the row with a number, which counts from 1."""
     first, *others = ranges
     if not others and beyond is None:
         # MariaDB has no operator % in its sql_mode ORACLE
@@ -125,15 +125,15 @@ def _number(value: int) -> ColumnElement[int]:
 def _source(
     rows: SelectBase,
 ) -> tuple[Subquery, list[ColumnElement[Any]], list[ColumnElement[Any]]]:
-    """A subquery of the rows, their columns in it, and what orders them there."""
+    """A subquery of the rows, their columns in it, and their order."""
     plain: list[Any] = list(rows.selected_columns)
     named: list[Any] = list(cast("Any", rows.subquery()).c)
     keys = [_key_of(clause, rows) for clause in getattr(rows, "_order_by_clauses", ())]
     added = [key for key, _ in keys if _position(key, rows, named) is None]
     if added and (not isinstance(rows, Select) or _is_distinct(rows)):
         raise TicketArgumentError(
-            "insert_from_select(): the tickets cannot follow an ORDER BY of what a DISTINCT or a UNION does not"
-            f" select, {added[0]}: give its subquery() the order, select(rows).order_by(...)"
+            f"insert_from_select(): the tickets cannot follow an ORDER BY {added[0]}, which the DISTINCT or UNION "
+            f"does not select: order its subquery() instead, select(rows).order_by(...)"
         )
     if isinstance(rows, Select):
         unused = _unused_name(named)
@@ -159,7 +159,7 @@ def _source(
 
 
 def _unused_name(columns: list[ColumnElement[Any]]) -> str:
-    """What no column's name begins with: of two columns of one name, SQLite takes the first."""
+    """A prefix that no column's name has: of two columns with one name, SQLite takes the first."""
     name = "ticket_number"
     while any(str(cast("Any", column).name).lower().startswith(name) for column in columns):
         name += "_"
@@ -167,7 +167,7 @@ def _unused_name(columns: list[ColumnElement[Any]]) -> str:
 
 
 def _key_of(clause: Any, rows: SelectBase) -> tuple[Any, list[Any]]:
-    """What a part of an ORDER BY sorts by, and its ASC, DESC, NULLS FIRST and NULLS LAST, the inner ones first."""
+    """The expression of a part of an ORDER BY, and its ASC, DESC, NULLS FIRST and NULLS LAST, inner ones first."""
     modifiers: list[Any] = []
     key: Any = clause
     while _is_modified(key) or getattr(key, "__visit_name__", "") in _REFERENCES:
@@ -178,7 +178,7 @@ def _key_of(clause: Any, rows: SelectBase) -> tuple[Any, list[Any]]:
         key = rows.selected_columns.get(key)
     if key is None or isinstance(key, TextClause):
         raise TicketArgumentError(
-            f"insert_from_select(): the tickets cannot follow the ORDER BY of a text, {clause}: give it columns"
+            f"insert_from_select(): the tickets cannot follow the textual ORDER BY {clause}: order by columns"
         )
     return key, modifiers
 
@@ -188,7 +188,7 @@ def _is_modified(key: Any) -> bool:
 
 
 def _position(key: Any, rows: SelectBase, named: list[Any]) -> int | None:
-    """The position of a column among those that are selected; None if it is not."""
+    """The position of a column in the SELECT; None if it is not selected."""
     for position, selected in enumerate(rows.selected_columns):
         if key is selected or key is getattr(selected, "element", None):
             return position
@@ -198,12 +198,12 @@ def _position(key: Any, rows: SelectBase, named: list[Any]) -> int | None:
 
 
 def _chooses_by_order(rows: Any) -> bool:
-    """Whether the order decides which rows there are."""
+    """Whether the order decides which rows are selected."""
     return bool(rows._has_row_limiting_clause or any(getattr(rows, n, None) for n in _MAY_CHOOSE))
 
 
 def _is_distinct(rows: Any) -> bool:
-    """Whether one more column could change which rows there are."""
+    """Whether one more column could change which rows are selected."""
     return bool(rows._distinct or any(getattr(rows, n, None) for n in _MAY_CHOOSE))
 
 

@@ -1,7 +1,7 @@
-"""Ids that need no server, set before the flush: UUIDs, and whatever else Python makes.
+"""Ids that need no server, set before the flush: UUIDs, and other values made in Python.
 
-A default of SQLAlchemy's own is called in the middle of a flush, after the shard was chosen. Set before it,
-the id can be chosen by.
+SQLAlchemy calls its own defaults during a flush, after the shard was chosen. An id that is set earlier can choose the
+shard.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PreflushDefault(IdDefault):
     """A function whose values are set before the flush: ``Column(String(26), PreflushDefault(new_ulid))``.
 
     Args:
-        make: is called once for each row, without arguments. For the table to be pickled it has to be a
-            function of a module.
+        make: called once for each row, without arguments. To let the table be pickled, it must be a function of a
+            module.
 
     Raises:
         TicketArgumentError: it cannot be called.
@@ -49,7 +49,7 @@ class PreflushDefault(IdDefault):
         """Any column may hold what the function makes."""
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:
-        """Each column has its own."""
+        """Each column has its own key."""
         return self, column
 
     def _source_for(self, column: Column[Any]) -> None:
@@ -79,7 +79,7 @@ class UUIDSequence(PreflushDefault):
     (``pip install sqla-tickets[uuid7]``).
 
     Raises:
-        TicketArgumentError: there is neither. On attachment to a column: its type is no ``Uuid``.
+        TicketArgumentError: neither is installed. On attachment to a column: its type is not ``Uuid``.
     """
 
     def __init__(self) -> None:

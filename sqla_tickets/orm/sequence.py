@@ -23,7 +23,7 @@ INFO: Final = "sqla_tickets"
 
 
 class Named(Protocol):
-    """What has the name of a sequence, or its table's, and the name of a pool, or the default one."""
+    """A declaration with the name of a sequence, or its table's, and the name of a pool, or the default one."""
 
     name: str | None
     pool: str | None
@@ -61,11 +61,11 @@ class TicketSequence(IdDefault):
         self.name, self.pool, self.block = name, pool, block
 
     def next_value(self) -> NextValue:
-        """A ticket in a statement, drawn when the statement is executed, one for each row of an executemany.
+        """A ticket in a statement, drawn on execution, one for each row of an executemany.
 
-        It may stand as a column's value in ``insert().values(...)`` of one row, and in ``update().values(...)``
-        if the WHERE names the whole primary key; ``select(sequence.next_value())`` has nothing else.
-        Elsewhere it raises `TicketArgumentError`, as it could be stored in several rows.
+        It is valid as a column's value in ``insert().values(...)`` of one row, in ``update().values(...)`` if the
+        WHERE names the whole primary key, and alone in ``select(sequence.next_value())``. Elsewhere it raises
+        `TicketArgumentError`, as several rows could get it.
         """
         return NextValue(self)
 
@@ -155,13 +155,13 @@ class TicketSource(IdSource, Protocol):
 
 @lru_cache(maxsize=1024)
 def _named(name: str, block: int | BlockBounds) -> TicketSequence:
-    """A sequence that no table has to lend its name."""
+    """A sequence with a name of its own."""
     return TicketSequence(name, block=block)
 
 
 @lru_cache(maxsize=1024)
 def bounds_of(block: int | BlockBounds) -> BlockBounds:
-    """The least and the most that one draw takes when fewer are needed."""
+    """The smallest and the largest number of tickets that one draw takes when fewer are needed."""
     return block if isinstance(block, tuple) else (block, block)
 
 
@@ -175,14 +175,16 @@ def sequence_of(declared: Named, column: Column[Any] | None = None) -> str:
     """The name of the sequence that a column draws from.
 
     Raises:
-        TicketArgumentError: it has no name of its own, and stands in no table that could lend one.
+        TicketArgumentError: it has no name, and no table whose name it could take.
     """
     if declared.name is not None:
         return declared.name
     column = getattr(declared, "column", None) if column is None else column
     table = getattr(column, "table", None)
     if table is None:
-        raise TicketArgumentError(f"{declared!r} has no name, and belongs to no table yet: name it")
+        raise TicketArgumentError(
+            f"{declared!r} has no name, and no table yet whose name it could take: name it"
+        )
     return str(table.name)
 
 
@@ -196,7 +198,7 @@ def find_source(declared: Named, column: Column[Any]) -> TicketSource:
     """The pool that serves a column.
 
     Raises:
-        PoolNotAttached: none of that name is attached to the column's MetaData.
+        PoolNotAttached: no pool of that name is attached to the column's MetaData.
     """
     pools: dict[str, TicketSource] = column.table.metadata.info.get(INFO, {})
     wanted = declared.pool or "default"
@@ -233,7 +235,7 @@ def _is_block(block: object) -> bool:
 
 
 def holds_integers(type_: TypeEngine[Any]) -> bool:
-    """Whether a column of that type can have integers for ids."""
+    """Whether a column of that type can hold integer ids."""
     if isinstance(type_, (TypeDecorator, types.NullType)):
         return True  # it may make what it likes of an integer; a foreign key's type comes later
     if isinstance(type_, Numeric):
@@ -246,7 +248,7 @@ def holds_integers(type_: TypeEngine[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def largest_of(type_: TypeEngine[Any]) -> int:
-    """The largest ticket that a type holds: of its variants the narrowest."""
+    """The largest ticket that a type and all its variants can hold."""
     variants = getattr(type_, "_variant_mapping", {})
     return min(
         _largest_of_one(type_, None),

@@ -95,9 +95,7 @@ def test_create_table_again_changes_nothing(pool: TicketPool) -> None:
     ids = pool.next_ids("photos", 3) + pool.next_ids("photos", 3)
     for _ in range(2):
         pool.create_table("photos")
-        with pytest.raises(
-            TicketTableError, match=r"'photos'.*below start=1000000.*omit start"
-        ):
+        with pytest.raises(TicketTableError, match=r"'photos'.*below start=1000000.*omit start"):
             pool.create_table("photos", start=10**6)
         ids += pool.next_ids("photos", 3) + pool.next_ids("photos", 3)
     assert_unique(ids)

@@ -299,10 +299,10 @@ def computed() -> Column[int]:
         ),
         (computed, r"photos\.double cannot draw .* the database computes it"),
         (lambda: Photo.__table__.c.title, r"has the type .* use BigInteger"),
-        (lambda: Column("id", Integer), "expected a column of a table"),
-        (lambda: Photo, "expected a column of a table"),
-        (lambda: Photo.__table__.alias().c.id, "expected a column of a table"),
-        (mapped_column, "expected a column of a table"),
+        (lambda: Column("id", Integer), "expected a table column"),
+        (lambda: Photo, "expected a table column"),
+        (lambda: Photo.__table__.alias().c.id, "expected a table column"),
+        (mapped_column, "expected a table column"),
     ],
 )
 def test_what_cannot_be_replaced(make: Callable[[], Any], message: str) -> None:
