@@ -1,7 +1,7 @@
-"""Ids without a ticket each, which sort by time: Snowflakes with leased node numbers, and Instagram's function.
+"""Ids that sort by time and need no ticket each: Snowflakes with leased node numbers, and Instagram's function.
 
-`sequence` declares a column, `generator` makes its ids in this process, `layouts` says which bits are what.
-`allocator` leases the node number: `lease` is one, `lease_table` its row on a ticket server, `numbering` which numbers
-a server leases, `peers` what the other servers know of one, `reclaimer` frees those of dead processes, `leases` shows them to users. `instagram` is
-the function in PostgreSQL.
+`sequence` declares a column, `generator` makes its ids in this process, `layouts` divides their bits. `allocator`
+leases the node number: `lease` is one lease, `lease_table` its row on a ticket server, `numbering` the numbers that a
+server leases, `peers` the other servers' records of it, `reclaimer` frees numbers of dead processes, `leases` shows
+leases to users. `instagram` is the function in PostgreSQL.
 """

@@ -1,22 +1,22 @@
 """The allocator of node numbers: it leases them, so that no two owners make the same id.
 
-The numbers are divided between the servers as tickets are: a number is leased on the one server whose
-residue it has, and whose table says so (`numbering`). When that server dies its numbers run to the end of their leases, and their owners lease
-numbers of another server.
+The numbers are divided between the servers as tickets are: each number belongs to the server of its residue class,
+whose table says so (`numbering`). If that server dies, its numbers stay valid until their leases end, and their
+owners lease numbers of another server.
 
-Two owners of a number could only make the same id at the same time, and a lease is for a span of times: every id
-of it is at or before the *horizon* that stands in the number's row, and the next owner's ids are all
-after it. So ids stay unique whatever the clocks do, however long a process is frozen, and however late an
-answer comes. That a number has one owner at a time rests on elapsed time as well: an owner stops before its
-lease ends, counted from before it was asked for; and a number that was not given back is free only when
-its lease has ended by the server's clock *and* some process has seen the row unchanged for a whole lease.
+Two owners of a number could only make the same id for the same time, and a lease covers a span of times: every id of
+it is at or before the *horizon* in the number's row, and the next owner's ids are all after it. So ids stay unique
+whatever the clocks do, however long a process is frozen, and however late an answer comes. Elapsed time also keeps a
+number with one owner: an owner stops before its lease ends, counted from before the request. And a number that was
+not given back is free only when its lease has ended by the server's clock *and* some process has seen the row
+unchanged for a whole lease.
 
-A server that is set back to an older state has forgotten leases and horizons. So every owner tells the other
-servers its horizon before it makes ids up to it, and a new owner asks them; so does one that comes back after the
-end of its lease.
+A server that is set back to an older state has forgotten leases and horizons. So every owner stores its horizon on
+the other servers before it makes ids up to it. A new owner asks them for it, and so does one that comes back after
+the end of its lease.
 
-Each renewal changes the token by which the server knows the lease: of two copies of one process, which were
-resumed from the same image, one keeps the number.
+Each renewal changes the token by which the server knows the lease: of two copies of one process, resumed from the
+same image, only one keeps the number.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Registered(NamedTuple):
     """A generator that makes ids with leases.
 
     Attributes:
-        generator: itself.
-        stop: makes no more ids of its lease; the latest time of one, in microseconds since 1970, or 0.
-        reinit_after_fork: drops what is the parent's.
+        generator: the generator.
+        stop: ends the use of its lease; returns the latest time of an id, in microseconds since 1970, or 0.
+        reinit_after_fork: drops the parent's ids.
     """
 
     generator: object
@@ -79,14 +79,14 @@ class Registered(NamedTuple):
 
 
 def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocator:
-    """The allocator that leases the node numbers of this process from a pool: there is one.
+    """The only allocator that leases this process's node numbers from a pool.
 
     Args:
-        pool: whose servers lease them.
+        pool: the pool whose servers lease them.
         seconds: how long a lease lasts; None for what was chosen before, or 60.
 
     Raises:
-        TicketArgumentError: no number of seconds, or another one than was chosen before.
+        TicketArgumentError: the duration is invalid, or differs from the one chosen before.
     """
     this = f"NodeLeases of the pool {pool.name!r}: duration"
     wanted = None if seconds is None else number_of_seconds(this, seconds)
@@ -99,14 +99,14 @@ def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocat
     assert isinstance(allocator, LeaseAllocator)
     if wanted not in (None, allocator.seconds):
         raise TicketArgumentError(
-            f"{this}={seconds}: it has leases of {allocator.seconds} seconds already, so choose the duration"
-            " before the first id, once"
+            f"{this}={seconds}: its leases already last {allocator.seconds} seconds: choose the duration once, "
+            f"before the first id"
         )
     return allocator
 
 
 class LeaseAllocator:
-    """The node numbers that this process leases from the servers of a pool: one for all widths that it fits.
+    """The node numbers that this process leases from a pool's servers, one for all node widths that it fits.
 
     Args:
         name: the pool's name.
@@ -123,7 +123,7 @@ class LeaseAllocator:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """In a fork: use none of the parent's numbers."""
+        """In a fork: forget the parent's numbers."""
         self._leases: dict[int, Lease] = {}
         self._leasing = SingleFlight[int]()
         self._reclaimer = Reclaimer(self.seconds)
@@ -135,11 +135,11 @@ class LeaseAllocator:
     # -- a lease for now
 
     def lease(self, bits: int) -> Lease:
-        """A live lease of a number of so many bits; its renewal is begun when it is due.
+        """A live lease of a number with this many bits; begins its renewal when it is due.
 
         Raises:
             NodeIdsExhausted: every number has an owner.
-            NoTicketServer: there is no lease, and no server to ask for one.
+            NoTicketServer: there is no live lease, and no server answers.
         """
         if not self.is_owner_process[0]:  # a fork that Python was not told of
             self._begin_anew()
@@ -151,12 +151,12 @@ class LeaseAllocator:
         return self._one_at_a_time(bits, lambda: self._begin(bits))
 
     def _fitting(self, bits: int) -> Lease | None:
-        """A live number of another width that is small enough: a process needs one, not one for each layout."""
+        """A live lease for another width whose number is small enough: a process needs only one, not one per layout."""
         fitting = (lease for lease in list(self._leases.values()) if lease.node < 1 << bits)
         return next((lease for lease in fitting if lease.is_live), None)
 
     def _one_at_a_time(self, bits: int, begin: Callable[[], Lease]) -> Lease:
-        """Begin a lease, or wait for the thread or task that is about to."""
+        """Begin a lease, or wait for the thread or task that is beginning one."""
         own = SharedCall()
         with own.under_way:
             while self._leasing.of(bits, own) is not own:
@@ -174,12 +174,12 @@ class LeaseAllocator:
         return lease
 
     def extend(self, lease: Lease) -> None:
-        """Renew it when it has ended, or when this machine's clock is past its horizon; or do without it."""
+        """Renew a lease that has ended, or whose horizon this machine's clock has passed; or drop it."""
         try:
             if self._peers.known(lease) <= lease.published_horizon:
                 self._renew(lease)
                 return
-            log.warning("%r is over: its number has had another owner since", lease)
+            log.warning("%r has ended: its number has had another owner since", lease)
         except TicketError as error:
             log.warning("%r could not be renewed: %s", lease, error)
         lease.ended = True
@@ -209,7 +209,7 @@ class LeaseAllocator:
             self._replace(lease, here)
 
     def _keeps(self, lease: Lease) -> bool:
-        """Renew a lease in the background; whether it was."""
+        """Renew a lease in the background; whether that succeeded."""
         try:
             if self._renew(lease):
                 self._reclaimer.reclaim(lease.server, 1 << lease.bits)
@@ -222,7 +222,7 @@ class LeaseAllocator:
         return False
 
     def _replace(self, lease: Lease, here: object) -> None:
-        """Lease a number of another server, while the old one still lives."""
+        """Lease a number of another server while the old lease lives."""
         if self._leases.get(lease.bits) is not lease:
             return  # it was given back
         others = [server for server in self._servers if server is not lease.server]
@@ -240,7 +240,7 @@ class LeaseAllocator:
             self._give_back(other, other.since)
 
     def _renew(self, lease: Lease) -> bool:
-        """Renew a lease; False when the number is another's, or its server does not know of it."""
+        """Renew a lease; False if another process has the number, or its server does not know the lease."""
         # a peer may not know the horizon from before this machine's clock stepped back
         claim = self._claim("", lease.published_horizon)
         claim = claim._replace(token=lease.new_token(claim.horizon))
@@ -255,7 +255,8 @@ class LeaseAllocator:
         else:
             lease.ended = True
             log.warning(
-                "%r is over: another process has it, the pool has grown, or the server was set back to an older state",
+                "%r has ended: another process has its number, the pool has grown, or the server was set back to an "
+                "older state",
                 lease,
             )
         return kept
@@ -267,11 +268,11 @@ class LeaseAllocator:
     # -- leasing
 
     def _lease_anew(self, bits: int, servers: Sequence[TicketServer]) -> Lease:
-        """Lease a number of any of the servers.
+        """Lease a number of any server.
 
         Raises:
-            NodeIdsExhausted: none has one left.
-            NoTicketServer: none answered.
+            NodeIdsExhausted: no server has one left.
+            NoTicketServer: no server answered.
         """
         if not servers:
             raise NoTicketServer(f"the pool {self._name!r} has no other ticket server", {})
@@ -311,16 +312,16 @@ class LeaseAllocator:
                 f"no ticket server of {self._name!r} can lease a node number{reasons}", failures
             )
         return NodeIdsExhausted(
-            f"the pool {self._name!r} has no node number left: expected one of {1 << bits} ({bits} bits)"
-            f" without an owner, found none{reasons}. Use a layout with more bits for the node, fewer"
-            " processes, or pool.dispose() at their end, which gives their numbers back"
+            f"the pool {self._name!r} has no node number left: all {1 << bits} ({bits} bits) have owners{reasons}. "
+            "Use a layout with more bits for the node, run fewer processes, or call pool.dispose() at their end, "
+            f"which gives their numbers back"
         )
 
     def _lease_on(self, server: TicketServer, bits: int) -> Lease | None:
-        """Lease a number on one server; None when it may have one to give soon.
+        """Lease a number on one server; None if one may be free soon.
 
         Raises:
-            NodeIdsExhausted: every number has an owner that lives.
+            NodeIdsExhausted: every number has a live owner.
             TicketError: the server failed.
         """
         self._reclaimer.reclaim(server, 1 << bits)
@@ -354,7 +355,7 @@ class LeaseAllocator:
         return numbering.ask(server, work)
 
     def _is_remembered(self, lease: Lease) -> bool:
-        """Whether the number's server remembers its last owner; if not, its ids may be still to come."""
+        """Whether the number's server remembers its last owner; if not, that owner may still make ids."""
         duration = int(self.seconds * 1_000_000)
         claim, lease.published_horizon = (
             Claim(lease.token, _holder(), duration, lease.horizon),
@@ -369,8 +370,8 @@ class LeaseAllocator:
             return True
         if lease.deadline > clock.elapsed():  # else another process may have it by now
             log.critical(
-                "%s was set back to an older state: it leases node %d, whose ids may have times until %d"
-                " (microseconds since 1970) as its peers know. That number is not leased until then.",
+                "%s was set back to an older state: it leases node %d, although its peers know of a horizon %d "
+                "(microseconds since 1970). This process does not use that number before that time.",
                 lease.server,
                 lease.node,
                 known,
@@ -382,9 +383,9 @@ class LeaseAllocator:
     # -- giving back
 
     def release(self) -> None:
-        """Give every number back, so that others need not wait for the end of its lease.
+        """Give every number back, so that other processes need not wait for the end of its lease.
 
-        It skips a server that does not answer: its leases end by themselves.
+        It skips a server that does not answer, whose leases end by themselves.
         """
         if not self.is_owner_process[0]:
             return
@@ -418,7 +419,7 @@ def _holder() -> str:
 
 
 def _take(context: StatementContext, limit: int, claim: Claim) -> tuple[int, int] | None:
-    """Take a number below ``limit``; it, and the horizon of its last owner."""
+    """Take a number below ``limit``; returns it with the horizon of its last owner."""
     for _ in range(TIMING.claims):
         rows = lease_table.released(context, limit, clock.wall())
         if rows:

@@ -2,10 +2,9 @@
 # pyright: reportPrivateUsage=false
 """``SnowflakeGenerator``: ids that sort by time, made in the process with a leased node number.
 
-Ids of one tick, node and sequence name differ in their sequence number. A process never goes back to a tick
-that it has left, so its ids only grow. A call for many ids, or for more than the ticks have, goes
-on with ticks just past that the process has not used. When there are none, it waits for the next tick. No id is ahead of
-the clock.
+Ids of one tick, node and sequence name differ in their sequence number. A process never returns to an earlier tick,
+so its ids only grow. A call for many ids also uses recent ticks that the process has not used. If there are none
+left, it waits for the next tick. No id is ahead of the clock.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ if TYPE_CHECKING:
 
 
 def check_shard(name: str, layout: BitLayout, shard: object) -> None:
-    """Check that ids of a layout can have that shard.
+    """Check that ids of a layout can hold a shard.
 
     Raises:
-        TicketArgumentError: they cannot.
+        TicketArgumentError: they cannot hold it.
     """
     if layout.node_lowest:
         raise TicketArgumentError(
-            f"ids of {name!r}: {layout} has the node in its lowest bits, which leaves none for a process: use INSTAGRAM"
+            f"ids of {name!r}: {layout} has the node in its lowest bits, so it has no bits for the process: use "
+            f"INSTAGRAM"
         )
     whole_number(f"ids of {name!r}, a shard of {layout.node} bits", shard, 0, layout.nodes - 1)
 
 
 class _Popped(Iterator[int]):
-    """Numbers that threads take from without a global lock: Python promises that ``popleft`` is atomic."""
+    """Numbers that threads take without a global lock, since ``popleft`` is atomic."""
 
     def __init__(self, numbers: range) -> None:
         self._pop = deque(numbers).popleft
@@ -69,13 +69,13 @@ _shared: Final[Callable[[range], Iterator[int]]] = (
 class _Ready:
     """Numbers that are ready for `SnowflakeGenerator.next_id`.
 
-    A thread takes one first, and then sees whether it may be used.
+    A thread first takes a number, then checks that it may use it.
 
     Attributes:
         numbers: the numbers; each is taken once.
         begins: when they may be used, in seconds since 1970.
-        ends: from when on they may not.
-        is_owner_process: the mark of the process that they are for.
+        ends: when they expire, in seconds since 1970.
+        is_owner_process: the mark of the process that may use them.
     """
 
     __slots__ = ("_all", "begins", "ends", "is_owner_process", "numbers")
@@ -85,7 +85,7 @@ class _Ready:
         self.begins, self.ends, self.is_owner_process = begins, ends, owner
 
     def take_back(self) -> int:
-        """Have them for other uses; how many there are, the last ones."""
+        """Take the remaining numbers back; returns how many there are, which are the last ones."""
         self.ends = 0.0  # first: a number that a thread takes from here on is not used
         first = next(self.numbers, None)
         self.numbers = iter(())
@@ -101,21 +101,20 @@ class _Declared(Named, Protocol):
 class SnowflakeGenerator:
     """Makes the ids of one sequence in this process: ``SnowflakeGenerator(tickets, "photos").next_id()``.
 
-    There is one for each pool, name, layout and shard: two would make the same ids. Threads and tasks may
-    share it. Each id is above all that it has made before.
+    There is one for each pool, name, layout and shard, as two would make the same ids. Threads and tasks may share
+    it. Each id is larger than all earlier ones.
 
     Args:
-        pool: whose servers lease the node numbers, as its `NodeLeases` say.
-        sequence: its name, or a `SnowflakeSequence`, whose ``layout`` then counts.
+        pool: the pool whose servers lease the node numbers, as its `NodeLeases` say.
+        sequence: the sequence's name, or a `SnowflakeSequence`, whose ``layout`` then applies.
         layout: the layout of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
-        shard: that stands in the node's bits; the leased number then takes the upper half of the
-            sequence's.
+        shard: the shard in the node's bits; the leased number then takes the upper half of the sequence's bits.
 
     Attributes:
         name: the sequence's name.
 
     Raises:
-        TicketArgumentError: a shard beyond its bits, or a layout that has the node in the lowest bits.
+        TicketArgumentError: the shard does not fit its bits, or the layout has the node in the lowest bits.
     """
 
     def __new__(
@@ -125,7 +124,7 @@ class SnowflakeGenerator:
         layout: BitLayout | None = None,
         shard: int | None = None,
     ) -> Self:
-        """The one that there is, or a new one."""
+        """Return the existing generator, or a new one."""
         if isinstance(sequence, str):
             name = name_of_sequence(sequence)
         else:
@@ -164,17 +163,17 @@ class SnowflakeGenerator:
         self._ready = _Ready(range(0), 0.0, 0.0, leases.is_owner_process)
 
     def _drop_ready(self) -> None:
-        """In a fork: the numbers that are ready are the parent's, and only take up memory."""
+        """In a fork: drop the ready numbers, which are the parent's."""
         self._ready = _Ready(range(0), 0.0, 0.0, self._leases.is_owner_process)
 
     def next_id(self) -> int:
-        """One id.
+        """Make one id.
 
         Raises:
             NodeIdsExhausted: every node number has an owner.
             NoTicketServer: this process has no node number, and no ticket server answers.
-            ClockMovedBack: the clock is behind, by more than is waited for.
-            TicketsExhausted: the layout has run out of time.
+            ClockMovedBack: the clock is too far behind to wait for it.
+            TicketsExhausted: the layout's time has run out.
         """
         ready = self._ready
         for number in ready.numbers:
@@ -185,7 +184,7 @@ class SnowflakeGenerator:
         return self._make(1, prepare=True)[0][0]
 
     def next_ids(self, n: int) -> list[int]:
-        """Exactly ``n`` ids, ascending.
+        """Make exactly ``n`` ids, ascending.
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
@@ -194,7 +193,7 @@ class SnowflakeGenerator:
         return list(chain.from_iterable(self.reserve(n)))
 
     def reserve(self, n: int) -> list[range]:
-        """Exactly ``n`` ids as ranges, ascending: one for each tick.
+        """Make exactly ``n`` ids as ascending ranges, one for each tick.
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
@@ -205,13 +204,13 @@ class SnowflakeGenerator:
         return self._make(n)
 
     def _stop(self) -> int:
-        """Make no more ids of this lease; the latest time of one, in microseconds since 1970, or 0."""
+        """Stop using this lease; returns the latest time of an id, in microseconds since 1970, or 0."""
         with self._lock():
             self._next -= self._ready.take_back()
             return self.layout._began_at(self._tick) if self._tick >= 0 else 0
 
     def _make(self, n: int, *, prepare: bool = False) -> list[range]:
-        """``n`` ids, and some made ready for the next calls in this tick."""
+        """Make ``n`` ids, and prepare some for the next calls in this tick."""
         runs: list[range] = []
         waits_since: float | None = None
         in_vain, needed, waited_in = 0, n, -1
@@ -257,7 +256,7 @@ class SnowflakeGenerator:
         return self._locks.get(pid) or self._locks.setdefault(pid, threading.Lock())
 
     def _take(self, lease: Lease, tick: int, n: int, runs: list[range]) -> int:
-        """Take up to ``n`` numbers of the ticks up to this one; how many there were."""
+        """Take up to ``n`` numbers of the ticks up to this one; returns how many there were."""
         self._next -= self._ready.take_back()
         self._in_haste = self._in_haste or self._next == self._size
         if lease is not self._lease:  # its numbers begin after those of its last owner
@@ -279,7 +278,7 @@ class SnowflakeGenerator:
         return taken
 
     def _go_on(self, tick: int, n: int) -> None:
-        """Leave the ticks that are too long past for ``n`` ids."""
+        """Skip ticks that are too old for ``n`` ids."""
         unit = 1000 * self.layout.unit
         begin = tick - min((n - 1) // self._size, TIMING.backdated_microseconds // unit)
         is_late = self._in_haste and tick - self._tick <= TIMING.late_microseconds // unit
@@ -290,7 +289,7 @@ class SnowflakeGenerator:
         return self.layout._run(self._tick, self._above | lease.node, self._next, n)
 
     def _prepare_rest(self, lease: Lease, now: int, owner: OwnerMark) -> None:
-        """Make the rest of the tick ready, until another one begins or the lease is over."""
+        """Prepare the rest of the tick's numbers, until the next tick or the lease's end."""
         numbers = self._run(lease, self._size - self._next)
         self._next = self._size
         layout = self.layout
@@ -303,10 +302,10 @@ class SnowflakeGenerator:
 
         Args:
             behind: by how many ticks the clock is behind.
-            since: when the wait began, by `clock.elapsed`; None when it begins now.
+            since: when the wait began, by `clock.elapsed`; None if it begins now.
 
         Raises:
-            ClockMovedBack: that would take too long.
+            ClockMovedBack: the wait would take too long.
         """
         now = clock.elapsed()
         tick = self.layout.unit / 1000
@@ -316,10 +315,10 @@ class SnowflakeGenerator:
             or now - since > TIMING.clock_wait_seconds + 2 * tick
         ):
             raise ClockMovedBack(
-                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, of"
-                f" {self.layout._time_at(self._tick)}: ids that sort by time wait for a clock that"
-                f" has stepped back, for {TIMING.clock_wait_seconds} s at most. Try again when the clock has caught up;"
-                " and let NTP slew it instead of stepping it"
+                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, of "
+                f"{self.layout._time_at(self._tick)}: a generator waits at most {TIMING.clock_wait_seconds} s for a "
+                "clock that has stepped back. Try again when the clock has caught up, and let NTP slew the clock "
+                f"instead of stepping it"
             )
         if behind > 0:
             pause(min(behind * tick, 0.01))
@@ -341,7 +340,7 @@ class SnowflakeGenerator:
     def _count(self, in_vain: int, lease: Lease) -> int:
         if in_vain >= TIMING.waits_in_vain:
             raise TicketServerError(
-                f"{lease!r} was renewed {in_vain} times, and each time was over when the answer came: use longer"
-                " leases, NodeLeases(pool, duration=...), and see that this machine's clock does not step"
+                f"{lease!r} was renewed {in_vain} times, and had ended each time when the answer came: use longer "
+                f"leases, NodeLeases(pool, duration=...), and keep this machine's clock from stepping"
             )
         return in_vain + 1

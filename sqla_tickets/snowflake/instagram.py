@@ -1,7 +1,7 @@
 """``ShardIdFunction``: Instagram's ids, made by a function in each logical shard's own PostgreSQL.
 
-The time, the shard's number and a sequence modulo what its bits hold, as published in 2011. When a shard makes
-more ids in one millisecond than that, numbers repeat, and the primary key refuses them.
+An id has the time, the shard's number, and a sequence number modulo 2 to the power of its bits, as published in 2011.
+If a shard makes more ids than that in one millisecond, ids repeat, and the primary key refuses them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ShardIdFunction:
     Args:
         name: the function's name; its sequence has that name followed by ``_seq``.
         shard: the number of the logical shard. It stays the same wherever the shard is moved.
-        layout: how an id is cut.
+        layout: the layout of the ids.
 
     Raises:
-        TicketArgumentError: a name that is none, a shard beyond its bits, or a layout that does not have the
+        TicketArgumentError: the name is invalid, the shard does not fit its bits, or the layout does not have the
             sequence in the lowest bits of a BIGINT.
     """
 
@@ -62,14 +62,14 @@ class ShardIdFunction:
         """The ``server_default`` of a column; compiles on PostgreSQL only.
 
         Raises:
-            TicketArgumentError: when a table with it is created in a database without the function.
+            TicketArgumentError: a table with it is created in a database without the function.
         """
         if not event.contains(Table, "before_create", _see_that_functions_are_there):
             event.listen(Table, "before_create", _see_that_functions_are_there)
         return _Call(self)
 
     def attach(self, metadata: MetaData) -> None:
-        """Make ``metadata.create_all()`` create it first, on PostgreSQL, and autogenerate know it."""
+        """Let ``metadata.create_all()`` create the function first, on PostgreSQL, and autogenerate find it."""
         declared_functions(metadata)[self.name] = self
         for element in (CreateShardIdSequence(self), CreateShardIdFunction(self)):
             event.listen(metadata, "before_create", element.execute_if(callable_=_has_functions))
@@ -106,7 +106,7 @@ class _Call(FunctionElement[int]):
 
 
 def _see_that_functions_are_there(table: Table, connection: object, **kw: Any) -> None:
-    """PostgreSQL itself would speak of types that do not match."""
+    """Refuse a table without its function; PostgreSQL's own error is about types."""
     if not isinstance(connection, Connection) or not has_plpgsql(connection.dialect):
         return  # written down only; or refused when the call is compiled
     for column in table.columns:
@@ -117,8 +117,8 @@ def _see_that_functions_are_there(table: Table, connection: object, **kw: Any) -
         name = connection.dialect.identifier_preparer.quote_identifier(function.name)
         if connection.scalar(select(func.to_regprocedure(f"{name}()"))) is None:
             raise TicketArgumentError(
-                f"{table.name}.{column.name} takes its ids from {function}, and {connection.engine.url!r} has"
-                f" no function {function.name!r}: create it first, with"
+                f"{table.name}.{column.name} takes its ids from {function}, but {connection.engine.url!r} has no "
+                f"function {function.name!r}: create it first, with"
                 f" op.create_shard_id_function({function.name!r}, shard={function.shard}), or let"
                 " create_all() do it with .attach(metadata)"
             )
@@ -129,7 +129,7 @@ class _OfFunction(ExecutableDDLElement):
         self.function = function
 
     def text(self, name: str, sequence: str) -> str:
-        """What it reads, by the quoted names of the function and of its sequence."""
+        """The text of the statement, from the quoted names of the function and of its sequence."""
         raise NotImplementedError
 
 
@@ -189,6 +189,6 @@ def _write_statement(element: _OfFunction, compiler: DDLCompiler, **kw: Any) -> 
 def _refuse_without_plpgsql(dialect: Dialect) -> None:
     if not has_plpgsql(dialect):
         raise TicketArgumentError(
-            f"{dialect.name} has no functions of this kind, only PostgreSQL: use SnowflakeSequence(),"
-            " which makes ids in the process"
+            f"{dialect.name} cannot have this function, only PostgreSQL can: use SnowflakeSequence(), which makes "
+            f"ids in the process"
         )

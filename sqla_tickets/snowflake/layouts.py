@@ -1,4 +1,4 @@
-"""``BitLayout``: a time, a node and a sequence number in one integer, and the classic ways to cut it.
+"""``BitLayout``: a time, a node and a sequence number in one integer, and the classic layouts.
 
 Snowflake's, Instagram's and Boundary's layout have the sequence in the lowest bits, Sonyflake's has the node
 there (its source: ``elapsedTime<<(8+16) | sequence<<16 | machineID``).
@@ -31,7 +31,7 @@ class Decoded(NamedTuple):
     Attributes:
         time: the beginning of its tick, in UTC.
         node: the number of the process, or of the shard, that made it.
-        sequence: which one of its tick it is, counted from 0.
+        sequence: its number within the tick, counted from 0.
     """
 
     time: datetime
@@ -46,14 +46,14 @@ class BitLayout:
     Args:
         time: bits of the time, which is always in the highest ones.
         node: bits of the number of the process or the shard.
-        sequence: bits that tell the ids of one node and tick apart.
+        sequence: bits that distinguish the ids of one node and tick.
         unit: milliseconds that a tick lasts.
         epoch: when tick 0 began, in milliseconds since 1970 (UTC).
-        node_lowest: whether the node stands in the lowest bits, as Sonyflake's does.
+        node_lowest: whether the node is in the lowest bits, as in Sonyflake's layout.
 
     Raises:
-        TicketArgumentError: bits that neither a BIGINT (64; its sign is never reached, see
-            `runs_out_at`) nor a UUID (128) holds, or an epoch in the future.
+        TicketArgumentError: the bits fit neither a BIGINT (64; its sign is never reached, see `runs_out_at`) nor a
+            UUID (128), or the epoch is in the future.
     """
 
     time: int
@@ -67,7 +67,7 @@ class BitLayout:
         numbers = (self.time, self.node, self.sequence, self.unit, self.epoch)
         if {*map(type, numbers)} != {int} or min(self.time, self.unit) < 1 or min(numbers) < 0:
             raise TicketArgumentError(
-                f"{self}: bits, unit and epoch are integers; time and unit from 1"
+                f"{self}: expected integers for the bits, unit and epoch; time and unit must be 1 or more"
             )
         if self.bits > 64 and self.bits != 128:
             raise TicketArgumentError(
@@ -78,12 +78,12 @@ class BitLayout:
 
     @property
     def bits(self) -> int:
-        """All of them together."""
+        """The number of all bits."""
         return self.time + self.node + self.sequence
 
     @property
     def largest(self) -> int:
-        """The largest id that a column can hold: a BIGINT has a sign."""
+        """The largest id that a column can hold; a BIGINT has a sign."""
         return (1 << (63 if self.bits == 64 else self.bits)) - 1
 
     @property
@@ -93,7 +93,7 @@ class BitLayout:
 
     @property
     def runs_out_at(self) -> datetime:
-        """The time when the last tick ends; the last day that Python can write where it comes later."""
+        """The time when the last tick ends, or the last day that Python can represent."""
         return self._time_at((self.largest >> self._time_shift) + 1)
 
     def _tick_at(self, microseconds: int) -> int:
@@ -105,16 +105,16 @@ class BitLayout:
         return (tick * self.unit + self.epoch) * 1000
 
     def _run(self, tick: int, node: int, first: int, n: int) -> range:
-        """The ids of ``n`` sequence numbers of one tick, from ``first`` on; nothing is checked."""
+        """The ids of ``n`` sequence numbers of one tick from ``first``, without checks."""
         step = 1 << self.node if self.node_lowest else 1
         start = (tick << self._time_shift) | (node << self._node_shift) | first * step
         return range(start, start + n * step, step)
 
     def encode(self, time: datetime, node: int, sequence: int) -> int:
-        """The id of a moment.
+        """The id of a time.
 
         Raises:
-            TicketArgumentError: a time without a zone, or a part beyond its bits.
+            TicketArgumentError: the time has no zone, or a part does not fit its bits.
         """
         tick = self._tick_at(_microseconds(time))
         last = self.largest >> self._time_shift
@@ -131,8 +131,7 @@ class BitLayout:
         """The parts of an id.
 
         Raises:
-            TicketArgumentError: an id that this layout has not made: it has more bits, or its time is
-                still to come.
+            TicketArgumentError: the id is not of this layout: it has more bits, or its time is in the future.
         """
         number = id.int if isinstance(id, UUID) else id
         if not 0 <= number <= self.largest:
@@ -143,17 +142,17 @@ class BitLayout:
         at = self._time_at(number >> self._time_shift)
         if at > datetime.now(timezone.utc) + _AHEAD:
             raise TicketArgumentError(
-                f"{id!r} is not an id of {self}: its time, {at}, is in the future. Was it made with"
-                " another layout, or with another epoch?"
+                f"{id!r} is not an id of {self}: its time, {at}, is in the future. Decode it with the layout and "
+                f"epoch that made it"
             )
         node = number >> self._node_shift & (1 << self.node) - 1
         return Decoded(at, node, number >> self._sequence_shift & (1 << self.sequence) - 1)
 
     def shard_of(self, id: int | UUID) -> int:  # noqa: A002
-        """The shard, or node, of an id: what `decode` says of it, sooner; for a shard chooser.
+        """The shard or node of an id, for a shard chooser; quicker than `decode`.
 
         Raises:
-            TicketArgumentError: an id that has more bits than this layout.
+            TicketArgumentError: the id has more bits than this layout.
         """
         number = id.int if isinstance(id, UUID) else id
         if not 0 <= number <= self.largest:
@@ -162,7 +161,7 @@ class BitLayout:
 
     @property
     def in_processes(self) -> BitLayout:
-        """The same, with the upper half of the sequence for the process that made it.
+        """The same layout, with the upper half of the sequence's bits for the process.
 
         So several processes make ids of one shard: Instagram's 10 bits of sequence are 5 for the process and
         5 for its sequence.
@@ -171,10 +170,10 @@ class BitLayout:
         return replace(self, node=self.node + process, sequence=self.sequence - process)
 
     def id_at(self, time: datetime) -> int:
-        """The least id of a moment, for ranges: ``Photo.id >= layout.id_at(monday)``.
+        """The smallest id of a time, for ranges: ``Photo.id >= layout.id_at(monday)``.
 
         Raises:
-            TicketArgumentError: a time without a zone, or one that the layout does not reach.
+            TicketArgumentError: the time has no zone, or is outside the layout's range.
         """
         return self.encode(time, 0, 0)
 
@@ -182,7 +181,7 @@ class BitLayout:
         """The time of an id in SQL, in UTC and without a zone.
 
         Raises:
-            TicketArgumentError: the layout is one for UUIDs, which databases cannot compute with.
+            TicketArgumentError: the layout is for UUIDs, which databases cannot compute with.
         """
         tick = self._shifted(id, self._time_shift)
         milliseconds = tick * self.unit if self.unit > 1 else tick
@@ -225,7 +224,7 @@ class BitLayout:
         return self.node if self.node_lowest else 0
 
     def _time_at(self, tick: int) -> datetime:
-        """The time when a tick begins; the last day that Python can write where it comes later."""
+        """The time when a tick begins, or the last day that Python can represent."""
         try:
             return _EPOCH + timedelta(milliseconds=tick * self.unit + self.epoch)
         except OverflowError:
@@ -234,14 +233,12 @@ class BitLayout:
 
 def _microseconds(time: datetime) -> int:
     if time.tzinfo is None:
-        raise TicketArgumentError(
-            f"{time!r} has no time zone: give it one, as datetime.now(UTC) has"
-        )
+        raise TicketArgumentError(f"{time!r} has no time zone: add one, as in datetime.now(UTC)")
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 class _utc_of_milliseconds(GenericFunction[datetime]):  # noqa: N801  # a function of SQL's
-    """A time from milliseconds since 1970, whatever the zone of the session."""
+    """A time from milliseconds since 1970, independent of the session's time zone."""
 
     type = DateTime()
     inherit_cache = True

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """A node number, as its owner has it.
+    """A leased node number, as its owner knows it.
 
     Attributes:
         node: the number.
         bits: the node bits of the layouts that it is for.
         server: the server that leases it.
         token: the token by which the server knows the lease until it is renewed.
-        next_token: by which it will, or already does while a renewal is under way or its answer was lost.
+        next_token: the token after the next renewal; the server may already have it while a renewal runs, or if its
+            answer was lost.
         next_horizon: the horizon that the same renewal asks for.
-        since: ids have later times, in microseconds since 1970.
-        horizon: and none has a time after this one.
-        published_horizon: the horizon that the other servers were told.
+        since: ids have times after this one, in microseconds since 1970.
+        horizon: no id has a time after this one, in microseconds since 1970.
+        published_horizon: the horizon that the other servers have stored.
         deadline: when its owner stops, by `clock.elapsed`.
-        renew_at: when it is renewed, by the same.
-        replace_at: when another number is taken, by the same.
-        ended: whether it is known to be over.
+        renew_at: when it is renewed, by `clock.elapsed`.
+        replace_at: when its owner takes another number, by `clock.elapsed`.
+        ended: whether it is known to have ended.
         renewals: the renewals that are under way now, at most one.
     """
 
@@ -46,7 +47,7 @@ class Lease:
         return f"<lease of node {self.node} on {self.server}>"
 
     def new_token(self, horizon: int) -> str:
-        """The token of the next renewal, which asks for a horizon; the same as long as no answer came."""
+        """The token of the next renewal, which asks for a horizon; the same until an answer comes."""
         self.next_horizon = max(
             self.next_horizon, horizon
         )  # first: who sees the token sees it, too
@@ -55,7 +56,7 @@ class Lease:
         return self.next_token
 
     def granted(self, asked: float, seconds: float, claim: Claim) -> None:
-        """Record a grant or a renewal for so long, which was asked for at ``asked``."""
+        """Record a grant or a renewal that was requested at ``asked``."""
         self.horizon = max(self.horizon, claim.horizon)
         self.renew_at = asked + seconds * TIMING.renewed_part
         self.replace_at = asked + seconds * TIMING.replaced_part

@@ -1,11 +1,11 @@
 """The table of node numbers on one ticket server: one row per number that was ever leased.
 
-Plain statements over a connection in autocommit, each atomic by itself. A row changes its owner only while its
-``fence``, which every change raises, is what the new owner has read.
+Its statements use a connection in autocommit, and each is atomic. Every change of a row raises its ``fence``, and a
+row changes its owner only if the fence is still the one that the new owner has read.
 
-A server's own numbers are those of its `Numbering`. The rows of all others are what its peers' owners have told
-it: their horizon, for the case that a peer is set back to an older state. A row that is told of has no owner
-here: one that it had was of the pool before it grew, and finds out when it renews its lease.
+A server's own numbers are those of its `Numbering`. Its other rows are records of its peers' numbers: owners store
+their horizons there, in case a peer is set back to an older state. Such a row has no owner here. An owner from before
+the pool grew notices that when it renews its lease.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ TABLE = Table(
 
 
 class Row(NamedTuple):
-    """One number as its server has it.
+    """One node number's row on its server.
 
     Attributes:
         node: the number.
         owner: the token of the lease; empty when it was given back.
         holder: host and process, for people.
-        fence: how often the row was changed.
-        duration: microseconds that the lease is given for.
+        fence: the number of changes of the row.
+        duration: how long the lease lasts, in microseconds.
         expires: when it ends by the server's clock, in microseconds since 1970.
         horizon: the latest time that an id of this number may have, in microseconds since 1970.
         now: the server's clock when the row was read.
@@ -85,13 +85,13 @@ class Row(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """The values that a process writes into the row of a number that it takes.
+    """The values that a process writes into the row of a number when it takes the number.
 
     Attributes:
         token: the token of the lease, unlike that of any other.
         holder: host and process, for people.
         duration: microseconds.
-        horizon: no id will have a later time.
+        horizon: the latest time of an id, in microseconds since 1970.
     """
 
     token: str
@@ -106,7 +106,7 @@ class Told(NamedTuple):
     Attributes:
         horizon: the horizon of the number, in microseconds since 1970; 0 when the server has none.
         now: the server's clock, in microseconds since 1970.
-        holder: host and process that told it.
+        holder: host and process that wrote it.
     """
 
     horizon: int
@@ -115,7 +115,7 @@ class Told(NamedTuple):
 
 
 def latest_horizon(now: int, duration: int) -> int:
-    """The latest horizon that can be true: a day and ten leases from now. In microseconds since 1970.
+    """The latest credible horizon, a day and ten leases from now, in microseconds since 1970.
 
     Args:
         now: the time by a clock that can be trusted.
@@ -176,7 +176,7 @@ _RECORD_NEW = insert(TABLE).values(_CLAIMED | {"node": _number, "owner": "", "fe
 
 
 def _kept(context: StatementContext, element: ClauseElement) -> Statement:
-    """One of the elements above, compiled once for each dialect."""
+    """An element of this module, compiled once for each dialect."""
     return context.dialect.compiled(element, lambda: element)
 
 
@@ -198,7 +198,7 @@ def _of(claim: Claim) -> dict[str, int | str]:
 
 
 def create(context: StatementContext) -> None:
-    """Create the table, unless it is there.
+    """Create the table unless it exists.
 
     Raises:
         TicketTableError: another table has its name.
@@ -211,8 +211,8 @@ def create(context: StatementContext) -> None:
     if not found.issuperset(TABLE.c.keys()):
         raise TicketTableError(
             f"the table {NAME!r} on {context.server} has no node numbers: expected the columns"
-            f" {TABLE.c.keys()}, found {sorted(found)}. Does a sequence or the application use it? Rename"
-            " that one, and create the table of node numbers again"
+            f" {TABLE.c.keys()}, found {sorted(found)}. Rename the sequence or the application's table of that name, "
+            f"then create the table of node numbers"
         )
 
 
@@ -222,40 +222,40 @@ def creation(dialect: Dialect) -> str:
 
 
 def drop(context: StatementContext) -> None:
-    """Drop the table, if it is there."""
+    """Drop the table if it exists."""
     context.send(DropTable(TABLE, if_exists=True))
 
 
 def released(context: StatementContext, limit: int, wall: int) -> list[Row]:
-    """Numbers below ``limit`` that were given back, and whose ids are all of the past."""
+    """Select numbers below ``limit`` that were given back, with all ids in the past."""
     return _rows(context, _RELEASED, limit=limit, until=wall)[:20]
 
 
 def abandoned(context: StatementContext, limit: int) -> list[Row]:
-    """Numbers below ``limit`` whose lease has ended by the server's clock, and was not given back."""
+    """Select numbers below ``limit`` that were not given back, with leases ended by the server's clock."""
     return _rows(context, _ABANDONED, limit=limit)
 
 
 def all_rows(context: StatementContext) -> list[Row]:
-    """Every number of this server that was ever leased, up to a thousand."""
+    """Select up to a thousand of this server's numbers that were ever leased."""
     return _rows(context, _ALL)
 
 
 def highest(context: StatementContext, limit: int) -> int | None:
-    """The highest number below ``limit`` that was ever leased here."""
+    """Select the highest number below ``limit`` that was ever leased here."""
     ((node,),) = context.rows(_kept(context, _HIGHEST), limit=limit, **_own(context))
     return None if node is None else int(node)
 
 
 def claim(context: StatementContext, row: Row, claim: Claim) -> bool:
-    """Take a number that was given back; False when another process was quicker. Never lowers the horizon."""
+    """Take a number that was given back; False if another process was quicker. Never lowers the horizon."""
     claim = claim._replace(horizon=max(row.horizon, claim.horizon))
     values = _of(claim) | {"number": row.node, "version": row.fence}
     return context.send(_kept(context, _CLAIM), **values) == 1
 
 
 def claim_new(context: StatementContext, node: int, claim: Claim) -> bool:
-    """Take a number that had no owner; False when another process was quicker."""
+    """Take a number that had no owner; False if another process was quicker."""
     try:
         context.send(_kept(context, _CLAIM_NEW), number=node, **_of(claim))
     except Exception:
@@ -267,27 +267,27 @@ def claim_new(context: StatementContext, node: int, claim: Claim) -> bool:
 
 
 def renew(context: StatementContext, node: int, token: str, claim: Claim) -> bool:
-    """Keep a number under the claim's token; False when it is not this lease's or server's any more. Never lowers the horizon.
+    """Renew a lease with the claim's token; False if the lease or the server has lost the number. Never lowers the horizon.
 
-    A renewal whose answer was lost may have put the claim's token there already.
+    An earlier renewal whose answer was lost may already have written the claim's token.
     """
     values = _of(claim) | {"number": node, "other": token} | _own(context)
     return context.send(_kept(context, _RENEW), **values) == 1
 
 
 def release(context: StatementContext, node: int, tokens: tuple[str, str], used: int) -> None:
-    """Give a number back, with the latest time that an id of it has."""
+    """Give a number back, with the latest time of its ids."""
     token, other = tokens
     context.send(_kept(context, _RELEASE), number=node, token=token, other=other, until=used)
 
 
 def free(context: StatementContext, row: Row) -> bool:
-    """Free an abandoned number; False when its owner is back. Its horizon stays."""
+    """Free an abandoned number; False if its owner is back. Its horizon stays."""
     return context.send(_kept(context, _FREE), number=row.node, version=row.fence) == 1
 
 
 def far_horizons(context: StatementContext, duration: int) -> tuple[int, int]:
-    """How many numbers have a horizon here that cannot be true by this server's clock, and the latest one.
+    """The number of horizons that cannot be true by this server's clock, and the latest of them.
 
     Args:
         context: the server's context.
@@ -310,11 +310,11 @@ def known_horizon(context: StatementContext, node: int) -> Told:
 
 
 def record_owner(context: StatementContext, node: int, since: int, claim: Claim) -> Told:
-    """Tell this server that a peer's number has a new owner, whose ids are all after ``since``.
+    """Record on this server that a peer's number has a new owner, whose ids are all after ``since``.
 
     Returns:
-        What it knew before. When that horizon is after ``since``, nothing was told: the number's server has
-        forgotten an owner.
+        The earlier record. If its horizon is after ``since``, nothing is written: the number's server has forgotten
+        an owner.
     """
     while True:
         known = known_horizon(context, node)
@@ -326,7 +326,7 @@ def record_owner(context: StatementContext, node: int, since: int, claim: Claim)
 
 
 def record_horizon(context: StatementContext, node: int, claim: Claim) -> None:
-    """Tell this server the horizon of a peer's number, in case the peer is set back; never lowers it."""
+    """Record the horizon of a peer's number on this server, in case the peer is set back; never lowers it."""
     while True:
         known = known_horizon(context, node).horizon
         if known >= claim.horizon or _record(context, node, known, claim):
@@ -334,7 +334,7 @@ def record_horizon(context: StatementContext, node: int, claim: Claim) -> None:
 
 
 def _record(context: StatementContext, node: int, known: int, claim: Claim) -> bool:
-    """Replace the horizon that this server knows; False when another process has changed it."""
+    """Replace this server's record of a horizon; False if another process has changed it."""
     values = _of(claim) | {"number": node}
     if context.send(_kept(context, _RECORD), told=known, **values) == 1:
         return True
@@ -350,5 +350,5 @@ def _record(context: StatementContext, node: int, known: int, claim: Claim) -> b
 
 
 def take_back(context: StatementContext, node: int, told: int, used: int) -> bool:
-    """Replace a horizon that this server was told, when the number was given back below it; False if it knows another one."""
+    """Lower a recorded horizon after the number was given back below it; False if the record is another one."""
     return context.send(_kept(context, _TAKE_BACK), number=node, told=told, until=used) == 1

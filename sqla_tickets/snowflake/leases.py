@@ -22,12 +22,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class NodeLease:
-    """One node number that was ever leased, as `NodeLeases.status` tells it.
+    """A node number that was ever leased, in the result of `NodeLeases.status`.
 
     Attributes:
         node: the number.
         server: the server that leases it, without user and password.
-        holder: host and process of its owner, or of its last one.
+        holder: host and process of its present or last owner.
         is_live: whether it has an owner whose lease has not ended by the server's clock.
         expires: when the lease ends, or has ended, by the server's clock.
         horizon: the latest time that an id of this number may have.
@@ -44,17 +44,17 @@ class NodeLease:
 class NodeLeases:
     """The node numbers that the servers of a pool lease to processes, for ids that sort by time.
 
-    A process has its lease from its first id on: ``NodeLeases(pool, duration=...)`` before that chooses for how
-    long. Without it a lease lasts 60 seconds.
+    A process takes its lease with its first id. To choose the duration, call ``NodeLeases(pool, duration=...)``
+    before that; by default a lease lasts 60 seconds.
 
     Args:
-        pool: whose servers lease them.
-        duration: how long a lease lasts, in seconds; at most a year. A process goes on for so long when every server is
-            down, at most; and the number of a process that was killed is out of use, at least. None: as it
-            was chosen before.
+        pool: the pool whose servers lease them.
+        duration: how long a lease lasts, in seconds; at most a year. If all servers are down, a process goes on for
+            at most that long. The number of a killed process is unused for at least that long. None for the duration
+            chosen before.
 
     Raises:
-        TicketArgumentError: no number of seconds, or another one than was chosen before.
+        TicketArgumentError: the duration is invalid, or differs from the one chosen before.
     """
 
     def __init__(self, pool: TicketPool, *, duration: float | None = None) -> None:
@@ -62,13 +62,13 @@ class NodeLeases:
 
     @property
     def duration(self) -> float:
-        """The seconds that a lease lasts."""
+        """How long a lease lasts, in seconds."""
         return self._allocator.seconds
 
     def create_table(self) -> None:
         """Create the table of node numbers on every server, and divide the numbers between them; idempotent.
 
-        When the pool has grown, run it with the new list of servers.
+        After the pool has grown, run it with the new list of servers.
 
         Raises:
             TicketTableError: a table has another server's numbers.
@@ -79,10 +79,10 @@ class NodeLeases:
         numbering.divide(self._pool.servers, self._pool.stride)
 
     def status(self) -> list[NodeLease]:
-        """One record per node number that was ever leased; every server is asked now.
+        """Ask every server; returns one record for each node number that was ever leased.
 
         Raises:
-            NoTicketServer: none answers, or none has the table.
+            NoTicketServer: no server answers, or no server has the table.
         """
         found: list[NodeLease] = []
         failures: dict[str, TicketError] = {}
@@ -91,20 +91,19 @@ class NodeLeases:
                 rows = numbering.ask(server, lease_table.all_rows)
             except TicketError as error:
                 failures[str(server)] = error
-                log.warning("its node numbers are missing here: %s", error)
+                log.warning("the node numbers of this server are missing: %s", error)
             else:
                 found += [_as_lease(row, str(server)) for row in rows]
         if len(failures) == len(self._pool.servers):
             reasons = "; ".join(map(str, failures.values()))
-            message = f"no ticket server of {self._pool.name!r} tells its node numbers: {reasons}"
+            message = f"no ticket server of {self._pool.name!r} shows its node numbers: {reasons}"
             raise NoTicketServer(message, failures)
         return sorted(found, key=lambda lease: lease.node)
 
     def release(self) -> None:
-        """Give the numbers of this process back, so that others need not wait for the end of its leases.
+        """Give this process's numbers back, so that other processes need not wait for the end of its leases.
 
-        ``pool.dispose()`` does the same. It skips a server that does not answer: its leases end by
-        themselves.
+        ``pool.dispose()`` does the same. It skips a server that does not answer, whose leases end by themselves.
         """
         self._allocator.release()
 
@@ -121,7 +120,7 @@ def _as_lease(row: Row, server: str) -> NodeLease:
 
 
 def _time(microseconds: int) -> datetime:
-    """A time since 1970; the latest that there is for what is beyond, as any client may have written it."""
+    """A time since 1970, at most the latest possible one, as any client may have written the number."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:

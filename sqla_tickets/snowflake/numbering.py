@@ -1,10 +1,10 @@
-"""Which node numbers a server leases: those of one residue class, as its table of node numbers says itself.
+"""The node numbers that a server leases: those of one residue class, which its table of node numbers names.
 
-An address may lead to another server of the pool, and a process may have an old list of servers. So the table decides:
-it says in a row of its own whose numbers it has, and nobody leases others there.
+An address may lead to another server of the pool, and a process may have an old list of servers. So the table
+decides: a row of it says which numbers it has, and no process leases others there.
 
-When a pool grows, the servers that have numbers give up those of the servers that join, before one of these opens.
-A server that joins leases nothing until every id that was made with its numbers before is of the past.
+When a pool grows, the old servers first give up the numbers of the servers that join. A server that joins leases
+nothing until all earlier ids with its numbers are in the past.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _LONGEST_LEASE_MICROSECONDS: Final = 366 * 86_400_000_000
 
 
 class _OtherServer(TicketServerError):
-    """An address leads to a server that has the node numbers of another one."""
+    """Raised if an address leads to a server with another server's node numbers."""
 
 
 class Numbering(NamedTuple):
     """The node numbers that one server leases.
 
     Attributes:
-        stride: how many numbers apart two of them are.
+        stride: the difference between two consecutive numbers.
         offset: their residue class.
-        since: no id was made with them by another server after this time, in microseconds since 1970.
+        since: the latest time of ids that earlier servers of these numbers made possible, in microseconds since 1970.
     """
 
     stride: int
@@ -57,10 +57,10 @@ class Numbering(NamedTuple):
 
 
 def read(context: StatementContext) -> Numbering | None:
-    """The numbering that a table says it has; None where it says none.
+    """The numbering in a table's row; None if it has no such row.
 
     Raises:
-        TicketTableError: what it says cannot be read.
+        TicketTableError: the row cannot be read.
     """
     rows = context.rows(context.dialect.compiled(read, _selection))
     if not rows:
@@ -70,7 +70,8 @@ def read(context: StatementContext) -> Numbering | None:
     if found is None:
         raise TicketTableError(
             f"the row {_ROW} of {NAME!r} on {context.server} cannot be read: expected"
-            f" {str(Numbering(context.stride, context.offset))!r}, found {text!r}. Compare it with the other servers'"
+            f" {str(Numbering(context.stride, context.offset))!r}, found {text!r}. Compare it with the other "
+            f"servers' rows"
         )
     return Numbering(int(found[1]), int(found[2]), int(since))
 
@@ -85,21 +86,21 @@ def ask(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Do something with the node numbers of a server.
+    """Do ``work`` with the node numbers of a server.
 
-    The table is asked whose numbers it has before and after: what was done while that changed counts for nothing,
-    and is done again. The answer of another server that the address leads to counts for nothing, either.
+    It reads the table's numbering before and after. If that changed, the work is discarded and done again. An answer
+    from another server that the address leads to is discarded, too.
 
     Args:
         server: the server.
-        work: gets a connection in autocommit, with the larger stride, of the table and the pool: when
-            a pool grows, either may be late.
-        args: what else it gets.
-        kwargs: the same by name.
+        work: called with a connection in autocommit and the larger stride of the table's and the pool's, as either
+            may be late while a pool grows.
+        args: more arguments of ``work``.
+        kwargs: more keyword arguments of ``work``.
 
     Raises:
-        TicketTableMissing: there is no table, or it does not say whose numbers it has.
-        TicketServerError: they are another server's.
+        TicketTableMissing: there is no table, or it does not say which numbers it has.
+        TicketServerError: the numbers are another server's.
         TicketError: the server failed, or ``work`` did.
     """
 
@@ -121,12 +122,12 @@ def ask(
 
 
 def opened(context: StatementContext) -> int:
-    """Ids of this server's numbers are all after this time, in microseconds since 1970."""
+    """The time after which all ids of this server's numbers are, in microseconds since 1970."""
     return _of_server(context).since
 
 
 def fault(context: StatementContext) -> TicketError | None:
-    """Why a table leases nothing; a `TicketTableMissing` where it does not say whose numbers it has."""
+    """Why a table leases no numbers; a `TicketTableMissing` if it does not say which numbers it has."""
     try:
         _of_server(context)
     except (TicketTableError, _OtherServer) as error:
@@ -135,13 +136,13 @@ def fault(context: StatementContext) -> TicketError | None:
 
 
 def _of_server(context: StatementContext) -> Numbering:
-    """The numbering of a table that is the server's own."""
+    """The numbering of the server's own table."""
     found = read(context)
     if found is None:
         raise TicketTableMissing(
-            f"the table {NAME!r} on {context.server} does not say which node numbers it has: run"
-            " NodeLeases(pool).create_table(), which writes that there. If that server was retired, give this"
-            " process the new list of servers instead"
+            f"the table {NAME!r} on {context.server} does not say which node numbers it has: run "
+            "NodeLeases(pool).create_table(), which writes it. If that server was retired, give this process the "
+            f"new list of servers instead"
         )
     _check_fit(context, found, context.stride)
     return found
@@ -151,28 +152,27 @@ def _check_fit(context: ServerContext, found: Numbering, stride: int) -> None:
     there = f"the table {NAME!r} on {context.server} has the node numbers of {found}"
     if found.offset != context.offset:
         raise _OtherServer(
-            f"{there}: expected the offset {context.offset}. Does the address lead to another server of the pool,"
-            " or are its servers in another order?"
+            f"{there}: expected the offset {context.offset}. Check the address and the order of the pool's servers"
         )
     if found.stride % stride and stride % found.stride:
         raise TicketTableError(
-            f"{there}: expected the stride {stride}, or one of which either is a multiple"
+            f"{there}: expected the stride {stride}, a multiple or a divisor of it"
         )
 
 
 def divide(servers: Sequence[TicketServer], stride: int) -> None:
-    """Divide the node numbers between servers that have the table; idempotent, and safe to break off anywhere.
+    """Divide the node numbers between servers that have the table; idempotent, and safe to interrupt.
 
-    Those that have numbers take the larger stride first. Then nobody leases a number of a server that joins, so
-    it can be told up to when ids were made with them.
+    Servers with numbers first take the larger stride. Then no process leases a number of a server that joins, so the
+    latest time of earlier ids is known, and is written there.
 
     Args:
         servers: the pool's servers.
-        stride: the pool's stride. A table that has a larger one keeps it, and the others take it.
+        stride: the pool's stride. If a table has a larger one, all tables take that.
 
     Raises:
         TicketServerError: a table has another server's numbers.
-        TicketTableError: it has a stride that does not fit.
+        TicketTableError: a table's stride does not fit.
         TicketError: a server failed. Call it again when that is repaired.
     """
     found = {server: server.do(NAME, read) for server in servers}
@@ -207,10 +207,10 @@ def is_divided(servers: Iterable[TicketServer]) -> bool:
 
 
 def close(servers: Iterable[TicketServer], staying: Sequence[TicketServer]) -> None:
-    """Have servers lease no more numbers, as they are retired. Their owners go on to the end of their leases.
+    """Stop leasing numbers of servers that retire. Owners continue until their leases end.
 
-    Those that stay are told up to when: an owner may not have reached them, and the next server of these numbers asks
-    them alone.
+    The horizons are recorded on the servers that stay: an owner may not have reached them, and the next server of
+    these numbers asks only them.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
@@ -229,7 +229,7 @@ def _closing() -> ClauseElement:
 
 
 def _write(context: StatementContext, statement: ClauseElement, numbering: Numbering) -> None:
-    """Send a statement that writes a numbering, unless another process was quicker."""
+    """Send a statement that writes a numbering; checks the result if another process was quicker."""
     context.send(statement)
     _check_is(context, numbering)
 
@@ -238,13 +238,13 @@ def _check_is(context: StatementContext, expected: Numbering | None) -> None:
     found = read(context)
     if (found and found[:2]) != (expected and expected[:2]):
         raise TicketTableError(
-            f"the table {NAME!r} on {context.server} has the node numbers of {found}: expected those of the"
-            f" {expected}. Does another process divide them at the same time? Try again"
+            f"the table {NAME!r} on {context.server} has the node numbers of {found}: expected those of the "
+            f"{expected}. Another process may be dividing them: try again"
         )
 
 
 def _narrowing(before: Sequence[Numbering], stride: int) -> ClauseElement:
-    """Give a table a larger stride, unless it has another numbering than one of these."""
+    """Give a table a larger stride, if its numbering is one of these."""
     c = TABLE.c
     new = before[0]._replace(stride=stride)
     was = or_(*(c.holder == str(each) for each in before))
@@ -266,9 +266,9 @@ def _insert(dialect: Dialect, numbering: Numbering) -> ClauseElement:
 
 
 def opening(dialect: Dialect, stride: int, offset: int) -> list[str]:
-    """The statements of `divide` for one server, to be written down.
+    """The statements of `divide` for one server, for a script.
 
-    They cannot know up to when ids were made with its numbers. A process that leases one asks the peers.
+    A script cannot contain the latest time of earlier ids. A process that leases a number asks the peers.
     """
     smaller = [n for n in range(offset, stride) if stride % n == 0]
     statements = [_insert(dialect, Numbering(stride, offset))]
@@ -279,7 +279,7 @@ def opening(dialect: Dialect, stride: int, offset: int) -> list[str]:
 
 
 def _last_id(context: StatementContext, expected: Numbering | None, own: Numbering) -> int:
-    """The latest horizon that a peer has, or was told, of a server's own numbers."""
+    """The latest horizon of a server's own numbers in a peer's table."""
     c = TABLE.c
     catch_up(context)
     _check_is(context, expected)

@@ -1,6 +1,6 @@
-"""``PeerHorizons``: what the other servers know of a node number's horizon.
+"""``PeerHorizons``: the other servers' records of a node number's horizon.
 
-A server that is set back to an older state has forgotten it; they have not.
+A server that is set back to an older state has forgotten the horizon; its peers have not.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class PeerHorizons:
-    """Tells the peers of a number's server its horizon, and asks them.
+    """Writes a number's horizon to its server's peers, and reads it there.
 
     Args:
-        servers: all of the pool.
+        servers: all servers of the pool.
         seconds: how long a lease lasts.
     """
 
@@ -36,11 +36,11 @@ class PeerHorizons:
         self._refuted: set[TicketServer] = set()
 
     def known(self, lease: Lease) -> int:
-        """The latest horizon of its number that another server knows of."""
+        """The latest horizon of the number on another server."""
         return self.ask(lease, lambda context: lease_table.known_horizon(context, lease.node))
 
     def ask(self, lease: Lease, question: Callable[[StatementContext], Told]) -> int:
-        """The latest horizon that they have told and that can be true, or 0."""
+        """Ask the peers; returns the latest credible horizon, or 0."""
         known = 0
         for peer in self._of(lease):
             with contextlib.suppress(TicketError):  # what it knows cannot be known now
@@ -53,15 +53,15 @@ class PeerHorizons:
         return known
 
     def _is_credible(self, told: Told) -> bool:
-        """Whether a horizon can be true by this machine's clock, or by that of the server that has told it."""
+        """Whether a horizon can be true by this machine's clock, or by the clock of the peer that has it."""
         now = max(told.now, clock.wall())
         return told.horizon <= lease_table.latest_horizon(now, int(self._seconds * 1_000_000))
 
     def _report(self, peer: TicketServer, node: int, horizon: int) -> None:
         log.error(
-            "%s says that ids of node %d may have times until %d (microseconds since 1970). That is later than"
-            " a day and ten leases from now and cannot be true, so all such rows there are ignored. Delete them"
-            " on that server, and find out who wrote them: DELETE FROM %s WHERE horizon > %d",
+            "%s has a horizon of node %d at %d (microseconds since 1970), which cannot be true: it is more than a "
+            "day and ten leases from now. All such rows are ignored. Find the client that wrote them, and delete "
+            "them on that server: DELETE FROM %s WHERE horizon > %d",
             peer,
             node,
             horizon,
@@ -70,17 +70,17 @@ class PeerHorizons:
         )
 
     def publish(self, lease: Lease, claim: Claim) -> None:
-        """Tell the horizon of a renewal; a peer that does not answer is left out."""
+        """Write the horizon of a renewal to the peers; skips a peer that does not answer."""
         for peer in self._of(lease):
             try:
                 numbering.ask(peer, lease_table.record_horizon, lease.node, claim)
             except TicketError as error:
-                log.info("%s does not know the horizon of %r: %s", peer, lease, error)
+                log.info("%s has no record of the horizon of %r: %s", peer, lease, error)
 
     def take_back(self, lease: Lease, latest: int) -> bool:
-        """Whether every other server knows that no id of the number has a time after ``latest``.
+        """Lower the horizon on every peer to ``latest``; whether all of them have done so.
 
-        One that was told of no horizon may be yet: the network may hold back what told it.
+        A peer without a record may still get one, as the network may delay the write.
         """
         peers = self._of(lease)
         for peer in peers:
@@ -90,7 +90,7 @@ class PeerHorizons:
                 ):
                     return False
             except TicketError as error:
-                log.info("%s does not take back the horizon of %r: %s", peer, lease, error)
+                log.info("%s has not lowered the horizon of %r: %s", peer, lease, error)
                 return False
         return len(peers) == len(self._servers) - 1
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Reclaimer:
-    """Remembers the rows that seem abandoned, and since when.
+    """Remembers which rows seem abandoned, and since when.
 
     Args:
         seconds: how long a lease lasts.
@@ -35,7 +35,7 @@ class Reclaimer:
     def reclaim(self, server: TicketServer, limit: int) -> None:
         """Free the numbers whose rows this process has seen unchanged for a whole lease.
 
-        The server's clock says that their leases have ended, but it may have stepped.
+        By the server's clock their leases have ended, but that clock may have stepped.
 
         Raises:
             TicketError: the server failed.
@@ -51,7 +51,7 @@ class Reclaimer:
                     seen[server, row.node] = (row.fence, now)
                 elif now - since > max(row.duration / 1_000_000, self._seconds):
                     if lease_table.free(context, row):
-                        log.info("node %d on %s was left by %s", row.node, server, row.holder)
+                        log.info("node %d on %s was abandoned by %s", row.node, server, row.holder)
                     seen.pop((server, row.node), None)
             return rows
 

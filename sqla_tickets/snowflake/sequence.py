@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 class SnowflakeSequence(IdDefault):
     """Ids that sort by time: ``Column(BigInteger, SnowflakeSequence("photos"), primary_key=True)``.
 
-    They are made in this process, without a round trip, with a node number that it leases from the ticket
-    servers of a `TicketPool`. It holds plain data only, so that a table with it can be copied and pickled.
+    This process makes them without a round trip, with a node number that it leases from the ticket servers of a
+    `TicketPool`. The object holds plain data only, so that a table with it can be copied and pickled.
 
     Args:
-        name: the sequence's name; by default the name of the column's table. Ids of two sequences may be
-            equal, as they are in other tables.
+        name: the sequence's name; by default the name of the column's table. Ids of two sequences may be equal, as
+            those of two tables.
         pool: the name of the attached `TicketPool` that leases the node numbers; None for ``"default"``.
-        layout: how an id is cut. Never change it for a column in use.
-        shard: tells the shard of a new object, when it is flushed: the number that then stands in the node's
-            bits, as in Instagram's scheme. The number of the process takes the upper half of the sequence's.
-            For the table to be pickled it has to be a function of a module.
+        layout: the layout of the ids. Never change it for a column in use.
+        shard: a function that returns the shard of a new object when it is flushed. As in Instagram's scheme, the
+            shard takes the node's bits, and the process's number the upper half of the sequence's bits. To let the
+            table be pickled, it must be a function of a module.
 
     Raises:
-        TicketArgumentError: a name that is none. On attachment to a column: its type cannot hold ids of the
-            layout, or it is declared AUTO_INCREMENT.
+        TicketArgumentError: an invalid name. On attachment to a column: its type cannot hold ids of the layout, or it
+            is declared AUTO_INCREMENT.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SnowflakeSequence(IdDefault):
             )
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:
-        """The pool, the name of the sequence, the layout, and what tells the shard."""
+        """The pool, the name of the sequence, the layout, and the shard function."""
         return find_source(self, column), sequence_of(self, column), self.layout, self.shard
 
     def _source_for(self, column: Column[Any]) -> TicketPool:
@@ -113,15 +113,15 @@ class SnowflakeSequence(IdDefault):
         alike: Iterable[IdDefault] = (),
         objects: Sequence[object] = (),
     ) -> Iterator[Any]:
-        """``n`` new ids, each of its object's shard; of a layout of 128 bits as the column has its UUIDs."""
+        """Draw ``n`` new ids, each of its object's shard; with a layout of 128 bits, as the column's UUIDs."""
         column = columns[0]
         name = sequence_of(self, column)
         if self.shard is None:
             return _as_in(column, SnowflakeGenerator(source, name, self.layout).reserve(n))
         if not objects:
             raise TicketArgumentError(
-                f"{self!r} of {column.table.name}.{column.name} asks an object for its shard, and a"
-                f" statement has none: set the ids of its rows, SnowflakeGenerator(pool, {name!r}, shard=...).next_ids(n)"
+                f"{self!r} of {column.table.name}.{column.name} needs an object's shard, but a statement has no "
+                f"objects: set the ids of its rows with SnowflakeGenerator(pool, {name!r}, shard=...).next_ids(n)"
             )
         shards = list(map(self.shard, objects))
         for shard in set(shards):  # None would be a number that is leased
@@ -134,7 +134,7 @@ class SnowflakeSequence(IdDefault):
 
 
 def _as_in(column: Column[Any], runs: list[range]) -> Iterator[Any]:
-    """Ids as the column has them."""
+    """Convert ids to the column's type."""
     ids = chain.from_iterable(runs)
     if not isinstance(column.type, Uuid):
         return ids

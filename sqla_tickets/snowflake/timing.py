@@ -8,21 +8,20 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of ids and of leases; those of a lease are parts of its duration.
+    """Times of ids and leases; the parts are fractions of a lease's duration.
 
     Attributes:
-        clock_wait_seconds: for how long a clock is waited for that has stepped back.
-        backdated_microseconds: how old the time of an id may be when it is made, for as many as are needed
-            at once.
-        late_microseconds: the same for one or a few, once a tick had too few: a process that gets the
-            processor back late would else lose the ticks that began before.
+        clock_wait_seconds: how long to wait for a clock that has stepped back.
+        backdated_microseconds: how old the time of an id may be in a call for many ids.
+        late_microseconds: the same in a call for one or a few ids, after a tick had too few. Else a process that gets
+            processor time late would lose earlier ticks.
         lease_seconds: how long a lease lasts by default.
-        renewed_part: when it is renewed.
-        replaced_part: when a number of another server is taken, since it could not be renewed.
-        used_part: when its owner stops: the clocks of two machines may differ by the rest.
+        renewed_part: when a lease is renewed.
+        replaced_part: when its owner takes a number of another server, if it could not be renewed.
+        used_part: when its owner stops; the rest is for differences between the clocks of two machines.
         retry_part: how long an owner waits before it tries again.
-        waits_in_vain: how often a lease may be over before it can be used.
-        claims: how often a number is tried for while other processes are quicker.
+        waits_in_vain: how often a renewed lease may have ended before its first use.
+        claims: how often to try for a number while other processes are quicker.
     """
 
     clock_wait_seconds: float = 1.0

@@ -165,7 +165,7 @@ def test_the_function_comes_and_goes(app: Engine) -> None:
 
 def test_other_databases_have_no_such_function() -> None:
     metadata, _ = photos_of(ShardIdFunction("insta5", 5))
-    with pytest.raises(TicketArgumentError, match="only PostgreSQL: use SnowflakeSequence"):
+    with pytest.raises(TicketArgumentError, match="only PostgreSQL can: use SnowflakeSequence"):
         metadata.create_all(create_engine("sqlite://"))
     with (
         operations() as op,
