@@ -1,8 +1,8 @@
 """Ticket tables in Alembic's migrations: created, moved and checked on every ticket server.
 
-Every operation is there twice: as ``op.create_ticket_table(...)``, which Alembic makes and no type
-checker knows, and as a typed function of this package. `operations` and `snowflake` have them, `base` registers
-them, and `moved` finds sequences that have moved since. `compare` is autogenerate, `reminder` warns where it is left out,
+Every operation has two forms: ``op.create_ticket_table(...)``, which Alembic adds and type checkers do not know, and
+a typed function of this package. `operations` and `snowflake` have them, `base` registers them, and `moved` finds
+sequences that have moved since. `compare` is for autogenerate, `reminder` warns if that is not enabled,
 `configuration` finds the ticket servers, `offline` writes SQL.
 """
 

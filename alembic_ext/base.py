@@ -25,13 +25,13 @@ class TicketOp(MigrateOperation):
     """An operation of this package; its fields are the arguments of the call in a migration file.
 
     Attributes:
-        function: the name of that call, which `operation` sets.
+        function: the name of that call; `operation` sets it.
     """
 
     function: ClassVar[str]
 
     def to_diff_tuple(self) -> tuple[object, ...]:
-        """The tuple that ``alembic check`` shows: the function, and the arguments that it always has."""
+        """The tuple that ``alembic check`` shows: the function and its required arguments."""
         return self.function, *(
             getattr(self, field.name) for field in fields(self) if field.default is MISSING
         )
@@ -59,10 +59,10 @@ def operation(
     ``op`` gets a method of the function's name, and `render` writes calls of it.
 
     Args:
-        op_class: the class of the operation. Its docstring becomes that of the method.
+        op_class: the class of the operation, whose docstring the method gets.
 
     Returns:
-        A decorator. It leaves a typed function that does what the method of ``op`` does.
+        A decorator, which returns a typed function that does the same as the method of ``op``.
     """
     data = cast("type[Op]", op_class)
 

@@ -1,7 +1,7 @@
 """The comparison of autogenerate: sequences that models declare and ticket servers lack.
 
-Two sources. Tables and columns that this revision creates are enough to know which sequences they
-need, with no ticket server in reach. And where ticket servers are configured, they are asked.
+There are two sources. The tables and columns that this revision creates show the sequences that they need, without
+any ticket server. If ticket servers are configured, they are asked, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Declared:
     Attributes:
         name: the sequence's name.
         pool: the name of its pool; None for the default one.
-        columns: those that draw from it.
+        columns: the columns that draw from it.
         is_new: whether this revision creates the first table or column that draws from it.
     """
 
@@ -98,7 +98,7 @@ def keep_auto_increment(
 
 
 def _declared(context: AutogenContext) -> dict[tuple[str | None, str], _Declared]:
-    """The sequences of all tables of all MetaDatas, as far as the filters let them through."""
+    """The sequences of all tables of all MetaDatas that the filters admit."""
     found: dict[tuple[str | None, str], _Declared] = {}
     for column in drawing_columns(c for table in context.sorted_tables for c in table.columns):
         default = column.default
@@ -130,7 +130,7 @@ def _created_columns(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, Col
 
 
 def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
-    """A sequence for tables that have ids already: it begins above them."""
+    """A sequence for tables that already have ids, which it begins above."""
     there = [
         column
         for column in declared.columns
@@ -152,7 +152,7 @@ def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTab
 def _missing_on_servers(
     context: AutogenContext, declared: dict[tuple[str | None, str], _Declared]
 ) -> list[_Declared]:
-    """The sequences that are not new, and that a configured ticket server has no table for."""
+    """The existing sequences for which a configured ticket server has no table."""
     assert context.migration_context is not None  # the comparison of a database
     missing: list[_Declared] = []
     try:
@@ -168,7 +168,7 @@ def _missing_on_servers(
 
 
 def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
-    """Whether a server lacks the table; what is wrong with it otherwise is logged."""
+    """Whether a server lacks the table; logs any other problem with it."""
     states = maintenance.table_states(pool, declared.name)
     missing = False
     for server, state in states.items():
@@ -196,7 +196,9 @@ def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
 def _report_tombstone(name: str, state: Tombstone) -> None:
     if state.kind == "moved":
         there = f"{state.sequence!r} of the pool {state.pool!r}"
-        log.warning("Detected that the sequence %r has moved to %s: declare that", name, there)
+        log.warning(
+            "Detected that the sequence %r has moved to %s: declare that in the models", name, there
+        )
     else:
         log.warning("Detected an unfinished migration of the ticket table %r: %s", name, state)
 
@@ -206,9 +208,8 @@ def _report_undeclared(context: AutogenContext, pool: TicketPool, declared: set[
     for name in sorted(maintenance.names(pool) - declared - pool.declared_sequences()):
         if _is_included(context, name, None):
             log.warning(
-                "Detected the ticket table %r in the pool %r, which no model declares in this MetaData,"
-                " or in another one that the pool is attached to: it stays. If nothing draws from it,"
-                " drop_ticket_table(%r, force=True) drops it",
+                "Detected the ticket table %r in the pool %r, which no model declares in any MetaData of that pool: "
+                "it is kept. If nothing draws from it, drop it with drop_ticket_table(%r, force=True)",
                 name,
                 pool.name,
                 name,
@@ -221,7 +222,7 @@ def _report_undeclared(context: AutogenContext, pool: TicketPool, declared: set[
 def _spare_ticket_tables(
     context: AutogenContext, upgrade_ops: UpgradeOps, declared: set[str]
 ) -> None:
-    """Do not let ticket tables be dropped for being in no MetaData."""
+    """Keep ticket tables from being dropped because no MetaData has them."""
     dropped = {
         op.table_name: op
         for op in upgrade_ops.ops
@@ -236,7 +237,7 @@ def _spare_ticket_tables(
         or (name in declared and are_columns(op.to_table().columns.keys()))
     }
     for name in sorted(spared):
-        log.info("the ticket table %r, in the application's own database, stays", name)
+        log.info("the ticket table %r in the application's own database is kept", name)
     upgrade_ops.ops[:] = [
         op
         for op in upgrade_ops.ops
@@ -245,7 +246,7 @@ def _spare_ticket_tables(
 
 
 def _with_metadata(context: AutogenContext) -> set[str]:
-    """The tables of the application's database that this package has made: tombstones are, too."""
+    """The tables of the application's database that this package created, including tombstones."""
     connection = context.connection
     dialect = None if connection is None else find_dialect(connection.dialect)
     if connection is None or dialect is None:

@@ -1,6 +1,6 @@
-"""The ticket servers of a migration, and the places where it finds them.
+"""Finds the ticket servers of a migration.
 
-The first of these places that names any pool counts, and the command line's ``-x`` above all:
+It uses the first of these sources that names a pool; the command line's ``-x`` overrides all of them:
 
 1. ``context.configure(ticket_pools=...)`` in ``env.py``;
 2. ``config.attributes["ticket_pools"]``;
@@ -38,14 +38,14 @@ def pools_of(context: MigrationContext) -> Generator[dict[str, TicketPool]]:
     """The pools of a migration by name; their connections are closed at the end.
 
     Raises:
-        CommandError: none is configured, or a `TicketError` came up in the block.
+        CommandError: none is configured, or the block raised a `TicketError`.
     """
     try:
         pools = find_pools(context)
         if not pools:
             raise CommandError(
-                "no ticket servers are configured; they are looked for in:"
-                " context.configure(ticket_pools=...) in env.py, config.attributes['ticket_pools'], pools"
+                "no ticket servers are configured. Name them in one of these: "
+                "context.configure(ticket_pools=...) in env.py, config.attributes['ticket_pools'], pools"
                 " attached to target_metadata, 'ticket_servers' in alembic.ini or in [tool.alembic] of"
                 " pyproject.toml, or -x ticket_servers=..."
             )
@@ -59,10 +59,10 @@ def pools_of(context: MigrationContext) -> Generator[dict[str, TicketPool]]:
 
 
 def pool_named(pools: Pools, name: str | None) -> TicketPool:
-    """The pool of that name; for None the default one, or the only one.
+    """The pool of that name; for None the default pool, or the only one.
 
     Raises:
-        CommandError: there is none of that name.
+        CommandError: there is no such pool.
     """
     if name is None and "default" not in pools and len(pools) == 1:
         return next(iter(pools.values()))
@@ -78,7 +78,7 @@ def pool_named(pools: Pools, name: str | None) -> TicketPool:
 
 
 def find_pools(context: MigrationContext) -> dict[str, TicketPool]:
-    """The pools of a migration by name; empty when none is configured. Connects to nothing."""
+    """The pools of a migration by name; empty if none is configured. Connects to nothing."""
     made: dict[str, TicketPool] | None = context.opts.get("_ticket_pools")
     if made is None:
         made = context.opts["_ticket_pools"] = {**_configured(context), **_of_command_line(context)}
@@ -114,8 +114,8 @@ def pools_in_files(config: Config) -> dict[str, TicketPool]:
     """The pools of ``alembic.ini`` and ``pyproject.toml`` by name. Connects to nothing.
 
     Raises:
-        CommandError: a file, or what stands there, cannot be read, or a variable of the environment that a
-            server's URL refers to is not set. It names the key, and never its value, which may hold a password.
+        CommandError: a file or a value cannot be read, or an environment variable in a server's URL is not set. The
+            message names the key, never its value, which may hold a password.
     """
     _check(config.config_file_name, lambda: config.file_config)
     toml_file = getattr(config, "toml_file_name", None)
@@ -124,7 +124,7 @@ def pools_in_files(config: Config) -> dict[str, TicketPool]:
 
 
 def _check(file: object, read: Callable[[], object]) -> None:
-    """Check that a file can be read: a parser's error quotes the line that is wrong."""
+    """Check that a file can be parsed, as the parser's own error quotes the invalid line."""
     try:
         read()
     except CommandError:
@@ -137,7 +137,7 @@ def _check(file: object, read: Callable[[], object]) -> None:
 
 @contextmanager
 def _naming(key: str) -> Generator[None]:
-    """Makes errors name a key, and never its value, which may hold a password."""
+    """Lets errors name a key, never its value, which may hold a password."""
     try:
         yield
     except CommandError:
@@ -148,13 +148,13 @@ def _naming(key: str) -> Generator[None]:
         raise CommandError(f"{key} cannot be read: write each % in it as %%") from None
     except Exception as error:  # noqa: BLE001  # of whatever stands there instead of text or a table
         raise CommandError(
-            f"{key} cannot be read ({type(error).__name__}): it is one text or a list of texts, a stride"
-            " is a number, and every % is written %%"
+            f"{key} cannot be read ({type(error).__name__}): expected a text or a list of texts, a number for a "
+            f"stride, and %% for every %"
         ) from None
 
 
 def _made_of(given: Any) -> dict[str, TicketPool]:
-    """The pools that env.py gives: a pool, pools, a list of servers, or either by name."""
+    """The pools that env.py passes: a pool, several pools, a list of servers, or either by name."""
     if isinstance(given, TicketPool):
         return {given.name: given}
     if isinstance(given, Mapping):
@@ -225,7 +225,7 @@ def _pool(name: str, key: str, servers: object, stride: object) -> TicketPool:
 
 
 def _words(servers: Any) -> list[str]:
-    """Servers of a configuration file: a list of its own, or one text with spaces."""
+    """The servers in a configuration file: a list, or one text with spaces."""
     if isinstance(servers, list):
         return [str(server) for server in _listed(servers)]
     return str(servers or "").split()
@@ -240,7 +240,7 @@ def expanded(text: str, key: str) -> str:
     """``text`` with every ``${NAME}`` replaced by the environment variable of that name.
 
     Raises:
-        CommandError: it is not set. The error names ``key``, and not the text, which may hold a password.
+        CommandError: a variable is not set. The error names ``key``, not the text, which may hold a password.
     """
 
     def value(match: re.Match[str]) -> str:

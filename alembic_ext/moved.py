@@ -1,4 +1,4 @@
-"""Sequences that have moved since a migration was written, as a run for one more shard finds them."""
+"""Sequences that have moved since a migration was written, which matters when it runs for another shard."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def step_of(op: TicketTableOp) -> Step:
 
 
 def find_moved(pools: Pools, op: TicketTableOp) -> tuple[TicketPool, str] | None:
-    """The pool and the name of a sequence today, by the metadata of its tables; None if it has not moved."""
+    """The present pool and name of a sequence, by its tables' metadata; None if it has not moved."""
     found = redirect_paths.find(pools.values(), step_of(op))
     if found is not None:
         there = f"{found[1]!r} of the pool {found[0].name!r}"
-        log.info("the sequence %r of the pool %r is %s now", op.name, op.pool or "default", there)
+        log.info("the sequence %r of the pool %r is now %s", op.name, op.pool or "default", there)
     return found
 
 
 def where_it_is(pools: Pools, op: TicketTableOp, do: Callable[[TicketPool, str], Result]) -> Result:
-    """Call ``do`` with the pool and the name that the sequence of an operation has today."""
+    """Call ``do`` with the present pool and name of an operation's sequence."""
     try:
         return _along_tombstones(pools, op, do)
     except (CommandError, TicketError):
@@ -63,10 +63,10 @@ def _along_tombstones(
 
 @contextmanager
 def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
-    """Suppress the error of a move that cannot be repeated, where an earlier run has ended it."""
+    """Suppress the error of repeating a move that an earlier run has finished."""
     try:
         yield
     except (CommandError, TicketError) as error:
         if not redirect_paths.has_gone(pools.values(), source, target):
             raise
-        log.info("nothing is done: %r has gone to %r before (%s)", source, target, error)
+        log.info("nothing is done: %r has already gone to %r (%s)", source, target, error)

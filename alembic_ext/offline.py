@@ -1,7 +1,7 @@
-"""``alembic upgrade --sql``: the ticket servers' statements, where they do no harm.
+"""``alembic upgrade --sql``: writes the ticket servers' statements as comments and files.
 
-The script is run on the application's database, where a ticket table would be on the wrong server. So
-there they are comments, a section for each server; with ``ticket_sql_dir`` they are files as well.
+The script runs on the application's database, where ticket tables do not belong. So it has the statements as
+comments, in a section for each server; with ``ticket_sql_dir`` they are also written to files.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def refuse(context: MigrationContext, name: str, what: str) -> None:
     """
     if context.as_sql:
         raise CommandError(
-            f"--sql: the ticket table {name!r} cannot be {what} before the migration runs; leave --sql"
-            " out for this revision"
+            f"--sql: the ticket table {name!r} cannot be {what} before the migration runs: run this revision without "
+            f"--sql"
         )
 
 
@@ -42,7 +42,7 @@ def comment(context: MigrationContext, text: str) -> None:
 def write_script(
     context: MigrationContext, pool: TicketPool, server: TicketServer, statements: Iterable[str]
 ) -> None:
-    """Write down what is to be run on one ticket server."""
+    """Write the statements to run on one ticket server."""
     script = "".join(f"{statement};\n" for statement in statements)
     comment(context, f"server {server} of the pool {pool.name!r}: run this there, not here")
     comment(context, script)

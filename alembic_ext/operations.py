@@ -63,14 +63,14 @@ MAX_ID_QUERY_SECONDS: Final = 600.0
 
 @dataclass(eq=False, kw_only=True)
 class CreateTicketTableOp(TicketTableOp):
-    """Create the table of a sequence on every ticket server; those that are there are verified.
+    """Create the table of a sequence on every ticket server, and verify existing ones.
 
     Args:
         name: the sequence's name.
         start: no ticket is below it.
-        start_above: ``("photos", "id")``: every ticket is above the largest id of that column in
-            the migration's own database; with a list of URLs as a third, in those databases.
-        layout: ``"replace"`` or ``"counter"``; None for the server's own.
+        start_above: ``("photos", "id")`` to begin above the largest id of that column in the migration's own
+            database; with a list of URLs as a third item, in those databases.
+        layout: ``"replace"`` or ``"counter"``; None for the server's default.
         bits: 64, or 32 for tickets up to 4,294,967,295.
         engine: the storage engine, on MySQL and MariaDB; None for InnoDB.
         pool: the name of the pool; None for ``"default"``, or the only one.
@@ -83,7 +83,7 @@ class CreateTicketTableOp(TicketTableOp):
     engine: str | None = None
 
     def reverse(self) -> DropTicketTableOp:
-        """Drop the table, only where the caller permits it."""
+        """Drop the table, if the caller permits it."""
         drop = DropTicketTableOp(self.name, pool=self.pool)
         drop.created_by = self
         return drop
@@ -99,8 +99,8 @@ class DropTicketTableOp(TicketTableOp):
 
     Args:
         name: the sequence's name.
-        force: drop it, although other shards may draw from it; ``-x drop_tickets=1`` says the same
-            on the command line.
+        force: whether to drop it although other shards may draw from it; the command line's equivalent is ``-x
+            drop_tickets=1``.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """
 
@@ -118,7 +118,7 @@ class DropTicketTableOp(TicketTableOp):
 
 @operation(CreateTicketTableOp)
 def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None:
-    """Create the table, or raise it where the sequence is now."""
+    """Create the table, or raise it, in the sequence's present pool."""
     context = operations.migration_context
     with pools_of(context) as pools:
         if context.as_sql:
@@ -137,7 +137,7 @@ def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None
             engine=op.engine or "InnoDB",
         )
         if is_here:
-            log.info("ticket table %r is on every server of the pool", op.name)
+            log.info("the ticket table %r is on every server of the pool", op.name)
         elif above:  # a run for another shard has moved it since
             where_it_is(pools, op, lambda pool, name: pool.raise_above(name, above))
 
@@ -174,15 +174,15 @@ def _largest_at(url: str, largest: Select[Any]) -> int:
 
 
 def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTableOp) -> None:
-    """Write down how the table is created on each server.
+    """Write the statements that create the table on each server.
 
     Raises:
-        CommandError: where it begins depends on what is in a database.
+        CommandError: its first ticket depends on a database's content.
     """
     if op.start_above is not None:
         raise CommandError(
-            f"--sql: where the ticket table {op.name!r} begins is not known before the migration runs:"
-            f" give start= in place of start_above={op.start_above[:2]!r}, or leave --sql out"
+            f"--sql: the first ticket of {op.name!r} is unknown before the migration runs: use start= instead of "
+            f"start_above={op.start_above[:2]!r}, or omit --sql"
         )
     for server in pool.servers:
         dialect = server.context.dialect
@@ -203,12 +203,12 @@ def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTab
 
 @operation(DropTicketTableOp)
 def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
-    """Put a tombstone, with the high water on it, in the place of the table."""
+    """Replace the table by a tombstone, which keeps the high water."""
     context = operations.migration_context
     if not op.force and option(context, "drop_tickets") not in ("1", "true", "yes"):
         said = (
-            f"the ticket table {op.name!r} is kept, since other shards may draw from it: -x"
-            " drop_tickets=1, or force=True, drops it"
+            f"the ticket table {op.name!r} is kept, since other shards may draw from it: to drop it, use -x "
+            f"drop_tickets=1 or force=True"
         )
         if context.as_sql:
             offline.comment(context, said)
@@ -222,7 +222,7 @@ def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class ConvertTicketTableOp(TicketTableOp):
-    """Give a ticket table another layout, while clients draw from it.
+    """Convert a ticket table to another layout, while clients draw from it.
 
     Args:
         name: the sequence's name.
@@ -233,7 +233,7 @@ class ConvertTicketTableOp(TicketTableOp):
     layout: LayoutName
 
     def reverse(self) -> ConvertTicketTableOp:
-        """Give it the other layout."""
+        """Convert it to the other layout."""
         other: LayoutName = "replace" if self.layout == "counter" else "counter"
         return ConvertTicketTableOp(self.name, layout=other, pool=self.pool)
 
@@ -253,18 +253,18 @@ def convert_ticket_table(operations: Operations, op: ConvertTicketTableOp) -> No
 
 @dataclass(eq=False)
 class RenameTicketTableOp(TicketTableOp):
-    """Give a sequence another name; clients that use the old one are led to the new one.
+    """Rename a sequence; clients that use the old name are redirected.
 
     Args:
         name: the sequence's name.
-        new_name: the name that it gets.
+        new_name: the new name.
         pool: the name of the pool; None for ``"default"``, or the only one.
     """
 
     new_name: str
 
     def reverse(self) -> RenameTicketTableOp:
-        """Give it its old name."""
+        """Rename it to its old name."""
         return RenameTicketTableOp(self.new_name, self.name, pool=self.pool)
 
 
@@ -306,7 +306,7 @@ def move_ticket_table(operations: Operations, op: MoveTicketTableOp) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class RaiseTicketTableOp(TicketTableOp):
-    """Raise a sequence: all tickets from now on are larger than ``above``. Never lowers a number.
+    """Raise a sequence, so that all tickets from now on are larger than ``above``; never lowers a number.
 
     Args:
         name: the sequence's name.
@@ -317,13 +317,13 @@ class RaiseTicketTableOp(TicketTableOp):
     above: int
 
     def reverse(self) -> RaiseTicketTableOp:
-        """Leave it: the ids in between may have been issued."""
+        """Do nothing, as the ids in between may have been issued."""
         return self
 
 
 @operation(RaiseTicketTableOp)
 def raise_ticket_table(operations: Operations, op: RaiseTicketTableOp) -> None:
-    """Raise the table where the sequence is now."""
+    """Raise the table in the sequence's present pool."""
     context = operations.migration_context
     offline.refuse(context, op.name, "raised: where it stands is not known")
     with pools_of(context) as pools:
@@ -332,7 +332,7 @@ def raise_ticket_table(operations: Operations, op: RaiseTicketTableOp) -> None:
 
 @dataclass(eq=False)
 class NextTicketsOp(TicketTableOp):
-    """Draw exactly ``n`` tickets, for the rows that a data migration inserts. It cannot be taken back.
+    """Draw exactly ``n`` tickets for the rows that a data migration inserts. This cannot be undone.
 
     Args:
         name: the sequence's name.
@@ -345,7 +345,7 @@ class NextTicketsOp(TicketTableOp):
 
 @operation(NextTicketsOp)
 def next_tickets(operations: Operations, op: NextTicketsOp) -> list[int]:
-    """Draw where the sequence is now."""
+    """Draw from the sequence's present pool."""
     context = operations.migration_context
     offline.refuse(context, op.name, "drawn from")
     with pools_of(context) as pools:

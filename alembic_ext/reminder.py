@@ -1,7 +1,7 @@
-"""The reminder that autogenerate compares no ticket tables: ticket servers are configured, and the plugin is not listed.
+"""A reminder that autogenerate compares no ticket tables, if ticket servers are configured but the plugin is not listed.
 
-Alembic runs what a plugin compares only where ``env.py`` lists the plugin. This is a plugin of its own, among those that
-are listed by default, so that an application does not learn of its missing ticket tables by its first insert.
+Alembic runs a plugin's comparators only if ``env.py`` lists the plugin. This one is a separate plugin, listed by
+default, so that an application does not learn of its missing ticket tables from its first insert.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NAMES = {"sqla_tickets", "~sqla_tickets", "*"}
 
 
 def remind(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatchResult:
-    """Warn where ticket servers are configured, and ``autogenerate_plugins`` neither has the plugin nor excludes it."""
+    """Warn if ticket servers are configured, and ``autogenerate_plugins`` neither has the plugin nor excludes it."""
     made = context.migration_context
     plugins: list[str] = made.opts.get("autogenerate_plugins") or ALEMBIC_S_OWN
     if NAMES.isdisjoint(plugins) and _has_servers(made):
         where = made.script.env_py_location if made.script is not None else "env.py"
         log.warning(
             "ticket tables are not compared: ticket servers are configured, and autogenerate_plugins of"
-            " context.configure() in %s does not list 'sqla_tickets', it is %s. Make it %s, as `sqla-tickets init` does;"
-            " '~sqla_tickets' in it ends this warning",
+            " context.configure() in %s does not list 'sqla_tickets': found %s. Make it %s, as `sqla-tickets init` "
+            "does, or add '~sqla_tickets' to it to silence this warning",
             where,
             plugins,
             [*plugins, "sqla_tickets"],
@@ -45,7 +45,7 @@ def remind(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatch
 
 
 def _has_servers(context: MigrationContext) -> bool:
-    """Whether ticket servers are configured, rightly or not."""
+    """Whether ticket servers are configured, validly or not."""
     try:
         return bool(find_pools(context))
     except CommandError:

@@ -1,4 +1,4 @@
-"""Operations on what ids that sort by time need: the table of node numbers, and PostgreSQL's functions.
+"""Operations for ids that sort by time: on the table of node numbers, and on PostgreSQL's functions.
 
 Autogenerate adds those that `missing` finds. What a new operation owes stands in `alembic_ext.operations`; the tests of these
 are in ``tests/integration/snowflake/test_migrations.py``.
@@ -39,7 +39,7 @@ __all__ = ["create_node_table", "create_shard_id_function", "drop_shard_id_funct
 
 @dataclass(eq=False, kw_only=True)
 class CreateNodeTableOp(TicketOp):
-    """Create the table of node numbers, unless it is there, on every ticket server, and divide the numbers between them.
+    """Create the table of node numbers on every ticket server, unless it exists, and divide the numbers between them.
 
     Args:
         pool: the name of the pool; None for ``"default"``, or the only one.
@@ -48,7 +48,7 @@ class CreateNodeTableOp(TicketOp):
     pool: str | None = None
 
     def reverse(self) -> CreateNodeTableOp:
-        """Leave it: without its horizons, ids would be made again."""
+        """Do nothing: without the table's horizons, ids would be made again."""
         return self
 
     def to_diff_tuple(self) -> tuple[str, str | None]:
@@ -58,7 +58,7 @@ class CreateNodeTableOp(TicketOp):
 
 @operation(CreateNodeTableOp)
 def create_node_table(operations: Operations, op: CreateNodeTableOp) -> None:
-    """Create the table, or write down how."""
+    """Create the table, or write the statements that do."""
     context = operations.migration_context
     with pools_of(context) as pools:
         pool = pool_named(pools, op.pool)
@@ -100,7 +100,7 @@ class DropShardIdFunctionOp(TicketOp):
 
     Args:
         name: the function's name.
-        shard: the number of the logical shard, for the way back.
+        shard: the number of the logical shard, for the reverse operation.
     """
 
     name: str
@@ -143,7 +143,7 @@ def _on_postgresql(
     dialect = operations.migration_context.dialect
     if not has_plpgsql(dialect):
         raise CommandError(
-            f"the function {op.name!r} can be created on PostgreSQL only, this is {dialect.name}: use"
+            f"the function {op.name!r} can be created on PostgreSQL only, not on {dialect.name}: use"
             " SnowflakeSequence(), which makes ids in the process"
         )
     return ShardIdFunction(op.name, op.shard)
@@ -153,7 +153,7 @@ def _on_postgresql(
 
 
 def missing(context: AutogenContext, created: Iterable[Column[Any]]) -> list[MigrateOperation]:
-    """The prerequisites of new columns: tables of node numbers, and functions that the database lacks."""
+    """Operations for the prerequisites of new columns: tables of node numbers, and functions that the database lacks."""
     pools = {c.default.pool for c in created if isinstance(c.default, SnowflakeSequence)}
     return [
         *(CreateNodeTableOp(pool=pool) for pool in sorted(pools, key=str)),

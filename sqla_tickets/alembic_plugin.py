@@ -1,7 +1,8 @@
 """The entry point ``sqla_tickets`` of the group ``alembic.plugins``: the module that Alembic imports.
 
-Alembic calls `setup` on every ``import alembic``, in every program of the environment. So `setup` raises
-nothing, connects to nothing, and adds to autogenerate only what ``autogenerate_plugins`` lists, and a reminder of that.
+Alembic calls `setup` on every ``import alembic``, in every program of the environment. So `setup` raises nothing and
+connects to nothing. It adds to autogenerate only the comparators that ``autogenerate_plugins`` lists, and a reminder
+about that option.
 """
 
 from __future__ import annotations
@@ -58,14 +59,13 @@ def _import_operations() -> str | None:
     """Import `alembic_ext`, which registers the operations.
 
     Returns:
-        What went wrong, after a warning or a log record; None when all is well.
+        The problem, which has been logged or warned of; None if there is none.
     """
     hiding = _namesake()
     if hiding is not None:
         problem = (
-            f"{hiding} hides the package alembic_ext of sqla-tickets. So migrations cannot create ticket"
-            " tables, and autogenerate does not find any: rename it. Ignore this warning if no migration"
-            " here needs ticket tables"
+            f"{hiding} hides the package alembic_ext of sqla-tickets, so migrations cannot create or compare ticket "
+            f"tables: rename it. Ignore this warning if no migration here needs ticket tables"
         )
         warnings.warn(problem, TicketWarning, stacklevel=3)
         return problem
@@ -89,7 +89,7 @@ def _add_reminder() -> None:
 
 
 def _namesake() -> str | None:
-    """The file of another `alembic_ext` than this distribution's, such as one of the user's project."""
+    """The file of an `alembic_ext` that is not this distribution's, such as one in the user's project."""
     loaded = sys.modules.get("alembic_ext")
     # finding it does not run it
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec("alembic_ext")

@@ -87,9 +87,9 @@ def _what_is_wrong(name: str) -> str | None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return "a name cannot contain half a character (a surrogate)"
+        return "a name cannot contain half a character (a lone surrogate)"
     kept = _KEPT.get(name.lower())
-    return kept and f"ticket servers keep their {kept} in the table of that name"
+    return kept and f"ticket servers use the table of that name for their {kept}"
 
 
 def names_of_sequences(values: object) -> set[str]:
@@ -99,14 +99,12 @@ def names_of_sequences(values: object) -> set[str]:
         TicketArgumentError: one of them is invalid, or there is a single string.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TicketArgumentError(
-            f"expected the names of sequences in a list, found {_shown(values)}"
-        )
+        raise TicketArgumentError(f"expected a list of names of sequences, found {_shown(values)}")
     return {name_of_sequence(value) for value in cast("Iterable[object]", values)}
 
 
 def metadata_of(pool: str, value: object) -> MetaData:
-    """The MetaData that a pool is to serve.
+    """Check the MetaData that a pool is to serve.
 
     Raises:
         TicketArgumentError: it is invalid.
@@ -114,25 +112,25 @@ def metadata_of(pool: str, value: object) -> MetaData:
     if isinstance(value, MetaData):
         return value
     raise TicketArgumentError(
-        f"the pool {pool!r} serves a MetaData, such as Base.metadata, and not {_shown(value)}"
+        f"the pool {pool!r} can attach only a MetaData, such as Base.metadata; found {_shown(value)}"
     )
 
 
 def metadatas_of(pool: str, values: tuple[object, ...]) -> list[MetaData]:
-    """The MetaDatas that a pool is to serve: one or more.
+    """Check the MetaDatas that a pool is to serve: one or more.
 
     Raises:
-        TicketArgumentError: there is none, or one of them is invalid.
+        TicketArgumentError: there are none, or one is invalid.
     """
     if not values:
         raise TicketArgumentError(
-            f"the pool {pool!r} serves one MetaData or more, and got none: name one, such as Base.metadata"
+            f"the pool {pool!r} needs at least one MetaData to attach: name one, such as Base.metadata"
         )
     return [metadata_of(pool, value) for value in values]
 
 
 def _shown(value: object) -> str:
-    """A value for a message, shortened. Python cannot write an integer of too many digits."""
+    """A value for a message, shortened. Python refuses to print integers with too many digits."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  # its class may raise anything

@@ -1,7 +1,7 @@
-"""``AsyncTicketPool``: a `TicketPool` whose methods are awaited, as SQLAlchemy's ``AsyncEngine`` beside ``Engine``.
+"""``AsyncTicketPool``: a `TicketPool` with awaitable methods, as ``AsyncEngine`` is to SQLAlchemy's ``Engine``.
 
-Each method is the one of `TicketPool`, in SQLAlchemy's greenlet. There a round trip of an async driver is a task of
-the event loop, and one of a synchronous driver waits in a thread. So signatures and docstrings are the same.
+Each method runs `TicketPool`'s method in SQLAlchemy's greenlet. There an async driver's round trip is a task of the
+event loop, and a synchronous driver's waits in a thread. So signatures and docstrings are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 def _awaitable(
     method: Callable[Concatenate[TicketPool, P], T],
 ) -> Callable[Concatenate[AsyncTicketPool, P], Coroutine[Any, Any, T]]:
-    """A method of the pool that is awaited."""
+    """An awaitable version of a method of the pool."""
 
     @functools.wraps(method)
     async def call(self: AsyncTicketPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,18 +67,18 @@ def _yielding_itself(
 def _with_arguments_of(
     constructor: Callable[Concatenate[TicketPool, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[AsyncTicketPool, P], None]]:
-    """Gives a constructor the arguments of another one."""
+    """Gives a constructor the signature of another one."""
     return functools.wraps(constructor)
 
 
 class AsyncTicketPool:
-    """A `TicketPool` for coroutines: the same arguments and names, and what asks a server is awaited.
+    """A `TicketPool` for coroutines, with the same arguments and names; await the methods that ask a server.
 
     It serves synchronous and async drivers. The event loop is never blocked.
 
     Attributes:
-        sync_pool: the `TicketPool` that does the work, for what takes one, and for synchronous functions that
-            ``run_sync()`` calls.
+        sync_pool: the `TicketPool` that does the work, for APIs that need one, and for functions that ``run_sync()``
+            calls.
     """
 
     @_with_arguments_of(TicketPool.__init__)
@@ -90,12 +90,12 @@ class AsyncTicketPool:
 
     @property
     def name(self) -> str:
-        """What a ``TicketSequence(pool=...)`` calls it."""
+        """The name that a ``TicketSequence(pool=...)`` uses."""
         return self.sync_pool.name
 
     @property
     def stride(self) -> int:
-        """How many numbers apart two tickets of one server are."""
+        """The difference between two consecutive tickets of one server."""
         return self.sync_pool.stride
 
     @property
@@ -105,7 +105,7 @@ class AsyncTicketPool:
 
     @property
     def info(self) -> dict[Any, Any]:
-        """A dictionary for what is built on the pool."""
+        """A dictionary for extensions of the pool."""
         return self.sync_pool.info
 
     @property
@@ -115,7 +115,7 @@ class AsyncTicketPool:
 
     @property
     def block_max_age(self) -> float:
-        """Seconds after its draw when the rest of a block is dropped."""
+        """Seconds after which the rest of a block is dropped."""
         return self.sync_pool.block_max_age
 
     attach = _unchanged(TicketPool.attach)

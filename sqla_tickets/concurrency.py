@@ -2,8 +2,8 @@
 
 Every module takes ``time``, ``threading``, ``random`` and ``process_id`` from here, so that a simulation can take their place.
 
-SQLAlchemy runs an ``AsyncSession`` inside a greenlet of the event loop. Code in there looks
-synchronous: an async driver's round trip yields to the loop, a sync driver's would stop it.
+SQLAlchemy runs an ``AsyncSession`` inside a greenlet of the event loop. Code in it looks synchronous: an async
+driver's round trip yields to the loop, but a sync driver's would block it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ monotonic: Callable[[], float] = time.monotonic
 
 
 def wall() -> int:
-    """Microseconds since 1970, as this machine believes."""
+    """Microseconds since 1970, by this machine's clock."""
     return time.time_ns() // 1000
 
 
@@ -91,7 +91,7 @@ process_id: Callable[[], int] = os.getpid
 
 
 def per_process(make: Callable[[], T]) -> Callable[[], T]:
-    """Call ``make`` once in each process: what a fork inherits may need its parent's threads."""
+    """Call ``make`` once in each process, since an inherited object may need the parent's threads."""
 
     @functools.lru_cache(maxsize=1)
     def of_process(pid: int) -> T:
@@ -121,7 +121,7 @@ _mark: OwnerMark = b"\0" if hasattr(os, "fork") else b"\1"
 def owner_mark() -> OwnerMark:
     """The mark of this process, read in a few nanoseconds where the system can wipe memory.
 
-    All that the process makes has the same one: each is a page of memory, which a draw would have to fetch.
+    All objects of the process share one mark, as each mark is a page of memory, which a draw would have to load.
     """
     global _mark  # noqa: PLW0603  # one for each process
     mark = _mark
@@ -147,7 +147,7 @@ def _wiped() -> mmap.mmap | None:
 
 
 class _Pid:
-    """The same by asking for the process id each time."""
+    """The same mark by reading the process id each time."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -174,12 +174,12 @@ running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_runn
 
 
 def current_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop inside whose greenlet this code runs, if it does."""
+    """The event loop whose greenlet runs this code, if any."""
     return asyncio.get_running_loop() if in_event_loop() else None
 
 
 def has_running_loop() -> bool:
-    """Whether an event loop runs on this thread, inside of SQLAlchemy's greenlet or not."""
+    """Whether an event loop runs on this thread, in SQLAlchemy's greenlet or not."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -188,9 +188,9 @@ def has_running_loop() -> bool:
 
 
 def off_the_loop(work: Callable[[], T]) -> T:
-    """Run blocking ``work`` in a thread while the event loop goes on.
+    """Run blocking ``work`` in a thread while the event loop continues.
 
-    The threads are this package's own: the loop's default ones may all be waiting for tickets.
+    The threads are this package's own, since the loop's default ones may all wait for tickets.
     """
     run = contextvars.copy_context().run
     loop = asyncio.get_running_loop()
@@ -199,12 +199,12 @@ def off_the_loop(work: Callable[[], T]) -> T:
 
 @per_process
 def _threads() -> ThreadPoolExecutor:
-    """The threads in which event loops wait for synchronous drivers: none of its parent's runs in a fork."""
+    """The threads in which event loops wait for synchronous drivers; a fork has its own."""
     return ThreadPoolExecutor(max_workers=32, thread_name_prefix="sqla_tickets")
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """Do ``work``, which waits in the manner of an async driver, within a time.
+    """Do ``work``, which waits as an async driver does, within a time limit.
 
     Raises:
         TimeoutError: it took longer, and was cancelled.
@@ -213,7 +213,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """`asyncio.wait_for`, which loses the cancellation of a task before Python 3.12 when ``work`` has just ended.
+    """The same as `asyncio.wait_for`, which before Python 3.12 can lose a cancellation when ``work`` has just ended.
 
     Raises:
         TimeoutError: it took longer, and was cancelled.
@@ -232,9 +232,9 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 async def run_in_greenlet(work: Callable[[], T]) -> T:
-    """Do synchronous ``work`` in SQLAlchemy's greenlet, and raise the cancellation that a driver has lost.
+    """Do synchronous ``work`` in SQLAlchemy's greenlet, and raise a cancellation that a driver has lost.
 
-    Those that wait by `asyncio.wait_for` lose one before Python 3.12; Python 3.10 does not tell of it.
+    Drivers that use `asyncio.wait_for` can lose one before Python 3.12; Python 3.10 cannot detect that.
     """
     task = asyncio.current_task()
     count = getattr(task, "cancelling", lambda: 0)
@@ -246,7 +246,7 @@ async def run_in_greenlet(work: Callable[[], T]) -> T:
 
 
 def pause(seconds: float) -> None:
-    """Sleep, in the manner of the caller: the thread, or only this task."""
+    """Sleep, blocking the thread or only this task, as the caller needs."""
     if in_event_loop():
         await_only(asyncio.sleep(seconds))
     else:
@@ -260,10 +260,10 @@ timestamps: Iterator[int] = count(1)
 
 
 class _Begun:
-    """The beginning of a background call, which tasks and threads that it starts inherit.
+    """The start of a background call, which the tasks and threads that it starts inherit.
 
     Attributes:
-        timestamp: its logical timestamp; 0 after its end, as what a listener has started goes on.
+        timestamp: its logical timestamp; 0 after its end, as work that a listener started may continue.
     """
 
     __slots__ = ("timestamp",)
@@ -277,28 +277,28 @@ _NOT_BEGUN: Final = _Begun(0)
 
 
 def begun() -> int:
-    """The logical timestamp of this background call's beginning; elsewhere, a new one.
+    """The logical timestamp of this background call's start; outside of one, a new timestamp.
 
-    A call that another background call begins has that of the first: `dispose` ends what both have opened.
+    A nested background call has the outer one's timestamp, so that `dispose` closes the connections of both.
     """
     return _begun.get(_NOT_BEGUN).timestamp or next(timestamps)
 
 
 class WeakRegistry(Generic[T]):
-    """Running work, registered for as long as its starter, or its thread, holds it.
+    """A registry of running work, which keeps an entry while its starter or its thread holds it.
 
-    So nothing stays registered that an interrupt kept from beginning. It is no ``WeakSet``, which cannot be
-    gone through while other threads add to it.
+    So work that an interrupt kept from starting does not stay registered. A ``WeakSet`` cannot be iterated while
+    other threads add to it.
 
     Attributes:
-        refs: empty while nothing is.
+        refs: the registered work; empty if nothing runs.
     """
 
     def __init__(self) -> None:
         self.refs: set[ref[T]] = set()
 
     def add(self, one: T) -> None:
-        """Register one."""
+        """Register running work."""
         self.refs.add(ref(one, self.refs.discard))
 
     def discard(self, one: T) -> None:
@@ -313,8 +313,8 @@ class SharedCall:
     """A call that one caller makes, and concurrent callers wait for.
 
     Attributes:
-        under_way: a lock that the caller holds, in a ``with``, until it is over: even an interrupt ends that.
-        is_done: whether it was done to its end.
+        under_way: a lock that the caller holds, in a ``with``, until the call is over, even after an interrupt.
+        is_done: whether the call was completed.
     """
 
     def __init__(self) -> None:
@@ -323,7 +323,7 @@ class SharedCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether no caller is making it any more; a task of a closed event loop never goes on."""
+        """Whether no caller makes it any more; a task of a closed event loop never continues."""
         is_in_closed_loop = self._loop is not None and self._loop.is_closed()
         return is_in_closed_loop or not self.under_way.locked()
 
@@ -345,13 +345,12 @@ class SingleFlight(Generic[K]):
 
 
 def in_background(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
-    """Begin ``work``; False, and a warning, when no thread or task can be started now.
+    """Begin ``work``; logs a warning and returns False if no thread or task can be started.
 
     Args:
-        work: what is to be done. It handles its errors by itself.
-        name: what the thread or the task is called.
-        in_a_task: whether it needs the event loop that this is called on. It may then wait in the
-            manner of SQLAlchemy's async drivers.
+        work: the work, which handles its own errors.
+        name: the name of the thread or task.
+        in_a_task: whether it needs the current event loop. It may then wait as SQLAlchemy's async drivers do.
     """
     call = partial(_run_as_begun, begun(), work)
     try:
@@ -377,9 +376,9 @@ def _run_as_begun(timestamp: int, work: Callable[[], None]) -> None:
 
 
 def wait_for_tasks(seconds: float) -> None:
-    """Wait for what was begun in tasks of the event loop that this is called in, for no longer than that.
+    """Wait for background tasks of the current event loop, within a time limit.
 
-    A loop that ends before them would leave their connections open.
+    If the loop ended before them, their connections would stay open.
     """
     loop = current_loop()
     if loop is not None:

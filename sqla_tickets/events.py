@@ -1,4 +1,4 @@
-"""The events of a pool, and their dispatcher, by way of SQLAlchemy's events.
+"""The events of a pool and their dispatcher, based on SQLAlchemy's events.
 
 ::
 
@@ -8,9 +8,9 @@
     def call_somebody(pool, sequence, server, error):
         ...
 
-Listeners are told of draws, and of errors: never of a buffered ticket. Without listeners
-that costs nothing. Listeners are called in the midst of a draw, by any thread or task, a few at a
-time: they have to be quick, and draw no tickets themselves. One that fails is logged, and stops no draw.
+There are events for draws and errors, but not for buffered tickets. Without listeners they cost nothing. Any thread
+or task calls listeners during a draw, several at a time, so they must be quick and draw no tickets. A listener's
+error is logged, and stops no draw.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Server(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """By which it is connected to."""
+        """The engine that connects to it."""
         ...
 
 
 class Draw(NamedTuple):
-    """One draw on one server, which has ended.
+    """One finished draw on one server.
 
     Attributes:
         pool: the pool's name.
@@ -56,8 +56,8 @@ class Draw(NamedTuple):
         wanted: how many tickets.
         blocks: the blocks that it gave; empty when it failed.
         seconds: how long the draw took, including the opening of a connection.
-        error: why it failed; None when it was answered. A `TicketError`, or what has ended the caller.
-        is_hedge: whether it repeats a draw that another server left waiting.
+        error: why it failed: a `TicketError`, or the exception that ended the caller; None if it was answered.
+        is_hedge: whether it repeats an overdue draw on another server.
     """
 
     pool: str
@@ -71,7 +71,7 @@ class Draw(NamedTuple):
 
     @property
     def tickets(self) -> int:
-        """How many it has given."""
+        """How many tickets it gave."""
         return sum(map(len, self.blocks))
 
 
@@ -84,23 +84,23 @@ class TicketEvents(event.Events[event.EventTarget]):
         """A draw on one server has ended, with an answer or an error."""
 
     def failed_over(self, pool: str, sequence: str, server: Server, error: TicketError) -> None:
-        """A draw goes on to another server after this one has failed."""
+        """A draw continues on another server after this one failed."""
 
     def hedged(self, pool: str, sequence: str, server: Server, outcome: HedgeOutcome) -> None:
-        """A server was asked since another one kept a draw waiting, and was the first or not."""
+        """A draw was hedged on another server, whose answer was the first or not."""
 
     def discarded(self, pool: str, sequence: str, tickets: int, reason: DiscardReason) -> None:
         """Drawn tickets were discarded.
 
-        They became too old in the buffer (``age``), were dropped as the sequence was raised, dropped or
-        distrusted (``dropped``), or another server had answered before (``hedge``).
+        They became too old in the buffer (``age``), their sequence was raised, dropped or distrusted (``dropped``),
+        or another server had answered first (``hedge``).
         """
 
     def quarantined(self, pool: str, sequence: str, server: Server, error: TicketError) -> None:
-        """A server broke a promise, and is not drawn from again; ``error.kind`` says which."""
+        """A server broke a promise, and its table was quarantined; ``error.kind`` says which promise."""
 
     def disposing(self, pool: str) -> None:
-        """``pool.dispose()`` was called, and has closed no connection yet."""
+        """``pool.dispose()`` was called, but has not closed any connection yet."""
 
     @classmethod
     def _accept_with(cls, target: Any, identifier: str) -> Any:
@@ -130,17 +130,17 @@ class Dispatcher:
         self.pool, self.dispatch = pool, dispatch
 
     def dispatch_event(self, event_name: str, *what: object) -> None:
-        """Call the listeners to a moment with the name of the pool and what has happened."""
+        """Call an event's listeners with the pool's name and the event's arguments."""
         for listener in tuple(getattr(self.dispatch, event_name)):  # another thread may change them
             _call(listener, self.pool, *what)
 
     def discarded(self, sequence: str, tickets: int, reason: DiscardReason) -> None:
-        """Dispatch `discarded` for tickets that no caller gets, if there are any."""
+        """Dispatch `discarded` if there are discarded tickets."""
         if tickets:
             self.dispatch_event("discarded", sequence, tickets, reason)
 
     def drawn(self, draw: Draw, context: Context) -> None:
-        """Tell of a draw that has ended, in the context of its caller."""
+        """Dispatch `drawn` for a finished draw, in its caller's context."""
         found = str(draw.error) if draw.error else draw.tickets
         log.debug(
             "%r from %s, in %.1f ms: %s", draw.sequence, draw.server, 1000 * draw.seconds, found

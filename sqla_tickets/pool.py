@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false
 """``TicketPool``: the ticket servers that share the id space of some sequences.
 
-It has the configuration and the public verbs; `draw` does the work. It survives the loss of all servers but one.
+It has the configuration and the public methods; `draw` does the work. It survives the loss of all servers but one.
 """
 
 from __future__ import annotations
@@ -66,34 +66,35 @@ log = logging.getLogger(__name__)
 
 
 class TicketPool(event.EventTarget):
-    """Ticket servers, of which any may be down. Connects to nothing until the first draw.
+    """A pool of ticket servers, any of which may be down. It connects to nothing before the first draw.
 
     Args:
         servers: URLs, ``Engine`` s, ``AsyncEngine`` s or `ServerSpec` s. The position in the
             list, counted from 1, is the server's offset: never change the order of a list in use.
-        stride: how many numbers apart two tickets of one server are; by default the number of
-            servers. A larger one leaves room for servers to come.
-        name: what a ``TicketSequence(pool=...)`` calls it.
-        timeout: how long one server may send nothing, in seconds, 1 by default. Fractions are allowed, with every
-            driver; a year at most.
-        lock_wait: the longest wait for a lock on a ticket table, or of a draw in a queue, in seconds; 1 by default. MySQL and MariaDB take whole ones, rounded up. A draw ends after servers x (timeout + lock_wait);
+        stride: the difference between two consecutive tickets of one server; by default the number of servers. A
+            larger stride leaves room for more servers.
+        name: the name that a ``TicketSequence(pool=...)`` uses.
+        timeout: how long one server may send nothing, in seconds; 1 by default, at most a year. Every driver supports
+            fractions.
+        lock_wait: the longest wait for a lock on a ticket table, or of a draw in a queue, in seconds; 1 by default.
+            MySQL and MariaDB round it up to whole seconds. A draw ends after servers x (timeout + lock_wait);
             `sqla_tickets.connect.timeouts` has the exceptions.
-        hedge: whether a slow draw is also sent to another server, and the first answer is taken. By default
-            it is, if there is another server.
+        hedge: whether to send a slow draw to another server, too, and take the first answer. By default it does, if
+            there is another server.
         block_duration: seconds that a block should last, for sequences whose ``block`` has two bounds.
-        block_max_age: seconds after its draw when the rest of a block is dropped, which is a gap.
-            ``float("inf")`` keeps it for as long as the process lives.
-        require_peer: whether this process refuses a table until another server of the pool has told the
-            table's high-water mark. Then a server that is restored while its peers are down repeats no
-            ids; but a process that starts while all peers are down draws none.
+        block_max_age: seconds after which the rest of a block is dropped, which is a gap. ``float("inf")`` keeps it
+            for as long as the process lives.
+        require_peer: whether this process refuses a table until another server of the pool has given the table's
+            high-water mark. Then a server that is restored while its peers are down repeats no ids, but a process
+            that starts while all peers are down gets none.
 
     Attributes:
-        info: a dictionary for what is built on the pool.
+        info: a dictionary for extensions of the pool.
         dispatch: the listeners to its `TicketEvents`.
 
     Raises:
-        TicketArgumentError: no servers, too many for the stride, two with the same offset, or an
-            invalid time.
+        TicketArgumentError: there are no servers, too many for the stride, two with the same offset, or an invalid
+            time.
     """
 
     dispatch = event.dispatcher(TicketEvents)
@@ -129,8 +130,8 @@ class TicketPool(event.EventTarget):
         is_flag = type(require_peer) is bool
         if not is_flag or (require_peer and len(servers) < 2):
             raise TicketArgumentError(
-                f"{this} of {len(servers)}: require_peer={require_peer!r}: expected True or False; True needs two"
-                " servers or more, as it asks another one of the pool"
+                f"{this} of {len(servers)}: require_peer={require_peer!r}: expected True or False; True needs at "
+                f"least two servers, since it asks another one"
             )
         self.servers = tuple(
             TicketServer(_spec_of(given), position, self.stride, timeouts)
@@ -188,11 +189,11 @@ class TicketPool(event.EventTarget):
     def attach(self, *metadatas: MetaData) -> None:
         """Serve every `TicketSequence` of ``metadatas`` whose ``pool`` is this pool's name.
 
-        Another pool of that name is replaced. The first call of a process installs the
-        ``before_flush`` listener on SQLAlchemy's ``Session``.
+        It replaces another pool of that name. The first call in a process installs the ``before_flush`` listener on
+        SQLAlchemy's ``Session``.
 
         Raises:
-            TicketArgumentError: there is no MetaData, or one of them is something else. Nothing is attached then.
+            TicketArgumentError: there is no MetaData, or an argument is something else. Then nothing is attached.
         """
         for metadata in metadatas_of(self.name, metadatas):
             attached_sources(metadata)[self.name] = self
@@ -201,7 +202,7 @@ class TicketPool(event.EventTarget):
         flush.install()
 
     def detach(self, *metadatas: MetaData) -> None:
-        """Stop serving ``metadatas``; those that another pool serves under this name stay with it."""
+        """Stop serving ``metadatas``, except those that another pool of this name now serves."""
         for metadata in metadatas_of(self.name, metadatas):
             sources = attached_sources(metadata)
             if sources.get(self.name) is self:
@@ -210,7 +211,7 @@ class TicketPool(event.EventTarget):
 
     @contextmanager
     def attached(self, *metadatas: MetaData) -> Generator[TicketPool]:
-        """Serve ``metadatas`` within a ``with`` block; then the pools before serve them again."""
+        """Serve ``metadatas`` within a ``with`` block; afterwards the previous pools serve them again."""
         before = [
             (metadata, attached_pools(metadata).get(self.name))
             for metadata in metadatas_of(self.name, metadatas)
@@ -225,10 +226,10 @@ class TicketPool(event.EventTarget):
                     pool.attach(metadata)
 
     def _resolve(self, moved: TicketTableMoved) -> TicketPool:
-        """The pool that a tombstone of this pool's names: attached to the same MetaData.
+        """The pool that a tombstone of this pool names, attached to the same MetaData.
 
         Raises:
-            TicketTableMoved: ``moved`` itself; there is no such pool.
+            TicketTableMoved: ``moved`` itself, if there is no such pool.
         """
         if moved.pool == self.name:
             return self
@@ -239,16 +240,16 @@ class TicketPool(event.EventTarget):
         raise moved
 
     def _check_caller(self) -> None:
-        """Check that the caller can wait for every driver, before any server is asked.
+        """Check, before asking any server, that the caller can wait for every driver.
 
         Raises:
-            TicketArgumentError: one is async, and the caller is synchronous code.
+            TicketArgumentError: a driver is async, but the caller is synchronous code.
         """
         for server in self.servers:
             server.check_caller()
 
     def _is_reachable_from(self, pool: TicketPool) -> bool:
-        """Whether this pool is still what ``pool`` finds under its name."""
+        """Whether ``pool`` still finds this pool by its name."""
         return pool is self or any(
             attached_sources(metadata).get(self.name) is self for metadata in pool._metadatas
         )
@@ -256,14 +257,14 @@ class TicketPool(event.EventTarget):
     # -- drawing
 
     def next_id(self, sequence: str | TicketSequence) -> int:
-        """One ticket.
+        """Draw one ticket.
 
         Args:
-            sequence: its name, or a `TicketSequence`, whose ``block`` then counts.
+            sequence: its name, or a `TicketSequence`, whose ``block`` then applies.
 
         Raises:
             NoTicketServer: every server failed; its message has the last error of each.
-            TicketTableError: no server has a table for the sequence that may be drawn from.
+            TicketTableError: no server has a usable table for the sequence.
             TicketsExhausted: no number is left.
         """
         buffer = self._buffer
@@ -281,7 +282,7 @@ class TicketPool(event.EventTarget):
         return self._next_buffered(name, bounds)
 
     def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
-        """`next_id` by the name of a sequence and the bounds of its blocks, for single tickets now and then."""
+        """The part of `next_id` that may draw, by the sequence's name and the bounds of its blocks."""
         if self._is_async:
             self._check_caller()
         if bounds[1] > 1:
@@ -292,7 +293,7 @@ class TicketPool(event.EventTarget):
         return self._reserve(name, 1, bounds)[0][0]
 
     def next_ids(self, sequence: str | TicketSequence, n: int) -> list[int]:
-        """Exactly ``n`` tickets, ascending within each block.
+        """Draw exactly ``n`` tickets, ascending within each block.
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
@@ -301,7 +302,7 @@ class TicketPool(event.EventTarget):
         return list(itertools.chain.from_iterable(self.reserve(sequence, n)))
 
     def reserve(self, sequence: str | TicketSequence, n: int) -> list[range]:
-        """Exactly ``n`` tickets as blocks, so that memory does not grow with ``n``.
+        """Draw exactly ``n`` tickets as blocks, so that memory does not grow with ``n``.
 
         Raises:
             TicketArgumentError: ``n`` is not 1 or more.
@@ -311,7 +312,7 @@ class TicketPool(event.EventTarget):
         return self._reserve(name, n, bounds)
 
     def _reserve(self, name: str, n: int, bounds: BlockBounds) -> list[range]:
-        """`reserve` by the name of a sequence and the bounds of its blocks."""
+        """The same as `reserve`, by the sequence's name and the bounds of its blocks."""
         if type(n) is not int or n < 1:
             whole_number(f"tickets of {name!r}: n", n, 1)
         if self._is_async:
@@ -324,7 +325,7 @@ class TicketPool(event.EventTarget):
                 return blocks
 
     def _draw(self, name: str, n: int) -> list[range]:
-        """One draw from wherever the sequence is."""
+        """Draw from the sequence's present pool."""
         if name not in self._redirects:
             try:
                 return self._failover.draw(name, n)
@@ -333,7 +334,7 @@ class TicketPool(event.EventTarget):
         return self._draw_redirected(name, n)
 
     def _draw_redirected(self, name: str, n: int) -> list[range]:
-        """One draw from where a sequence that has moved was found last, or is found now."""
+        """Draw a moved sequence from the pool where it was last found, or is found now."""
         known = self._redirects.get(name)
         if known is not None and known[0]._is_reachable_from(self):
             try:
@@ -347,9 +348,9 @@ class TicketPool(event.EventTarget):
         return drawn
 
     def _begin_fetch(self, name: str, fetch: Callable[[], None]) -> bool:
-        """Begin to fetch a block in the background, where the driver lets us.
+        """Begin to fetch a block in the background, if the driver permits it.
 
-        Not from SQLite: it does not survive a fork while a thread is inside of it.
+        SQLite does not: a fork during another thread's call can crash it.
         """
         pool, _ = self._redirects.get(name, (self, name))
         if pool._on_sqlite or (pool._is_async and not has_running_loop()):
@@ -370,10 +371,10 @@ class TicketPool(event.EventTarget):
         )
 
     def _draw_from_servers(self, name: str, n: int) -> list[range]:
-        """One draw, from the first server of this pool that answers.
+        """Draw from the first server of this pool that answers.
 
         Raises:
-            TicketTableMoved: the sequence is not here any more, or not yet.
+            TicketTableMoved: the sequence has left this pool, or has not arrived yet.
             TicketError: as `next_id` raises it.
         """
         self._buffer_of_this_process()
@@ -390,25 +391,25 @@ class TicketPool(event.EventTarget):
         bits: int = 64,
         engine: str = "InnoDB",
     ) -> None:
-        """Create the sequence's table on every server; those that are there are verified.
+        """Create the sequence's table on every server, and verify existing ones.
 
         Args:
             name: the sequence's name.
             layout: None for ``"replace"`` on MySQL and MariaDB and ``"counter"`` elsewhere.
-            start: no ticket of a new table is below it.
+            start: the smallest ticket of a new table.
             bits: 64, or 32 for tickets up to 4,294,967,295.
             engine: the storage engine, on MySQL and MariaDB.
 
         Raises:
-            TicketError: a server failed, or has another table of that name. Call it again when that
-                is repaired: what was done is kept.
+            TicketError: a server failed, or has another table of that name. Call it again after the repair: finished
+                steps are kept.
         """
         self._check_caller()
         whole_number(f"the ticket table {name!r}: start", start, 1)
         operations.create(self, name, layout=layout, start=start, bits=bits, engine=engine)
 
     def drop_table(self, name: str) -> None:
-        """Drop the sequence's table on every server. Its numbers begin anew when it is created again.
+        """Drop the sequence's table on every server. If it is created again, its numbers begin anew.
 
         Raises:
             TicketError: a server failed.
@@ -423,9 +424,9 @@ class TicketPool(event.EventTarget):
             self._buffer.drop(name)
 
     def raise_above(self, name: str, above: int) -> None:
-        """Raise a sequence: every server's next ticket is larger than ``above``. Never lowers a number.
+        """Raise a sequence, so that every server's next ticket is larger than ``above``; never lowers a number.
 
-        The tickets of the sequence that this pool has buffered are dropped.
+        It drops the sequence's tickets that this pool has buffered.
 
         Raises:
             TicketError: a server failed, or has no table for the sequence.
@@ -438,10 +439,10 @@ class TicketPool(event.EventTarget):
             self._buffer.drop(name)
 
     def unquarantine(self, name: str, server: TicketServer | None = None) -> None:
-        """Draw again from tables that broke a promise, and that a person has repaired since.
+        """End the quarantine of tables that broke a promise and were repaired.
 
-        Each is compared with what its peers know and what this process has seen, by drawing a ticket
-        that nobody gets. Call it in every process, or restart them.
+        It draws and discards one ticket of each, and compares it with the peers' marks and the tickets that this
+        process has seen. Call it in every process, or restart them.
 
         Args:
             name: the sequence's name.
@@ -490,9 +491,9 @@ class TicketPool(event.EventTarget):
     # -- operations
 
     def status(self, sequences: Iterable[str] = ()) -> list[TableStatus]:
-        """One record per sequence and server; every server is asked now. Raises nothing for one down.
+        """Ask every server; returns one record for each sequence and server. A server that is down raises no error.
 
-        The sequences are those of the attached MetaDatas, those that were drawn from, and ``sequences``.
+        It covers the sequences of the attached MetaDatas, those that were drawn from, and ``sequences``.
         """
         names = names_of_sequences(sequences) | self.declared_sequences()
         names.update(name for server in self.servers for name in server.known_sequences() if name)
@@ -504,7 +505,7 @@ class TicketPool(event.EventTarget):
         return self._buffer.count(sequence)
 
     def _reinit_after_fork(self) -> None:
-        """In a fork: use none of the parent's blocks, connections and locks."""
+        """In a fork: forget the parent's blocks, connections and locks."""
         for server in self.servers:
             server.reinit_after_fork()
         self._monitor.reinit_after_fork()
@@ -514,10 +515,10 @@ class TicketPool(event.EventTarget):
         self._buffer = self._new_buffer()
 
     def dispose(self) -> None:
-        """Close every idle connection, end every thread, give back node numbers.
+        """Close idle connections, end threads, and give node numbers back.
 
-        What a background call that is under way has opened, or opens yet, is closed at its end. The pool can be
-        used again; its buffers stay.
+        Connections of running background calls are closed when these end. The pool can be used again; its buffers
+        stay.
         """
         self._check_loop()
         self._events.dispatch_event("disposing")
@@ -528,7 +529,7 @@ class TicketPool(event.EventTarget):
             server.close()
 
     def _check_loop(self) -> None:
-        """`_check_caller` while an event loop runs; after its end, connections are closed without a word."""
+        """The same as `_check_caller` while an event loop runs; after its end, connections are closed silently."""
         if has_running_loop():
             self._check_caller()
 
@@ -546,7 +547,7 @@ class TicketPool(event.EventTarget):
 
 
 def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
-    """The pools that serve the sequences of this MetaData, by their names."""
+    """The pools that serve this MetaData's sequences, by name."""
     sources = attached_sources(metadata).items()
     return {name: source for name, source in sources if isinstance(source, TicketPool)}
 
@@ -581,9 +582,9 @@ def _on_quarantine(
     sequence: str,
     error: TicketError,
 ) -> None:
-    """Drop what is buffered, tell the listeners, and have the peers know how far the server had come.
+    """Drop buffered tickets, notify the listeners, and write the server's marks to its peers.
 
-    It holds no pool, as the server would keep it alive.
+    It has no reference to the pool, which the server would keep alive.
     """
     drop_everything()
     events.dispatch_event("quarantined", sequence, server, error)
@@ -597,7 +598,7 @@ _pools: WeakSet[TicketPool] = WeakSet()
 
 @functools.cache
 def _install_fork_hook() -> None:
-    """Tell every pool of every ``os.fork()``: once for a process, when its first pool is made."""
+    """Notify all pools of every ``os.fork()``; installed once in a process, with its first pool."""
     in_event_loop()  # SQLAlchemy imports greenlet when it is asked first
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reinit_after_fork)

@@ -6,9 +6,9 @@
 
     trace_draws(tickets)  # or trace_draws(), for every pool
 
-One span for each request to a ticket server, in the trace that needs the tickets: a draw that fails over has
-two, and so has a hedged one. Buffered tickets need none. The attributes have the names of OpenTelemetry's
-"Semantic conventions for database client spans"; the others begin with ``sqla_tickets.``.
+Each request to a ticket server has a span, in the trace that needs the tickets: a draw that fails over has two, and
+so has a hedged draw. Buffered tickets have none. The attributes have the names of OpenTelemetry's "Semantic
+conventions for database client spans"; the others begin with ``sqla_tickets.``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def trace_draws(
     *,
     tracer_provider: trace.TracerProvider | None = None,
 ) -> Callable[[Draw], None]:
-    """Make a span of every draw from now on.
+    """Record a span for every draw from now on.
 
     Args:
-        target: a pool, or the class for all of them.
+        target: a pool, or the class for all pools.
         tracer_provider: a tracer provider; by default OpenTelemetry's global one.
 
     Returns:

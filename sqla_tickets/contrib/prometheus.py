@@ -7,10 +7,10 @@
 
     REGISTRY.register(TicketCollector(tickets))
 
-A scrape sends nothing to any server: it exports what this process knows from its draws, and what the pool's
-events have counted since the collector was made. A fork counts for itself, from 0. Only the servers know the
-last ticket that any process drew: ``TicketCollector(tickets, ask=True)`` asks them, in one process for all, as
-``sqla-tickets metrics`` does.
+A scrape sends nothing to any server: it exports what this process knows from its draws, and what the pool's events
+have counted since the collector was made. A fork counts its own events, from 0. Only the servers know the last ticket
+of all processes: ``TicketCollector(tickets, ask=True)`` asks them, as ``sqla-tickets metrics`` does. Use it in one
+process only.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ Key = tuple[Label, ...]
 
 
 class Counts:
-    """Counters of the events of one process, by the values of the labels.
+    """Counters of one process's events, by the values of the labels.
 
     Args:
-        servers: each server, with the name of its pool. Their rare events are exported from 0 on.
+        servers: each server, with the name of its pool. Counters of their rare events start at 0.
 
     Attributes:
         lock: held while something is counted or read.
         drawn: tickets, by pool, sequence and server.
         errors: failed draws, by pool, sequence, server and kind.
-        failovers: draws that went on to another server, by pool and the server that failed.
+        failovers: draws that continued on another server, by pool and the server that failed.
         hedges: the number of hedges, by pool, server and outcome.
         discarded: tickets, by pool, sequence and reason.
         integrity_errors: the number of integrity errors, by pool, server and kind.
@@ -92,10 +92,10 @@ class TicketCollector(Collector):
     """Metrics of some pools, one time series for each sequence and server.
 
     Args:
-        pools: whose servers they describe.
+        pools: the pools to describe.
         ask: whether every scrape asks the servers for their last tickets, including those of tables that
             this process has not drawn from. A server that is down costs a time-out.
-        sequences: more names to ask for.
+        sequences: further sequences to ask about.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class TicketCollector(Collector):
     # -- scrapes
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that registering it asks no server."""
+        """Describe nothing, so that registering it asks no server."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -176,7 +176,7 @@ class TicketCollector(Collector):
         yield from found
 
     def _status(self, pool: TicketPool) -> list[TableStatus]:
-        """The known tables, with the last tickets that the servers show now where they are asked."""
+        """The known tables; with ``ask``, with the last tickets that the servers show now."""
         if not self._ask:
             return known_tables(pool)
         asked = ask_tables(pool, {*self._sequences, *names(pool)})
@@ -213,10 +213,16 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
     gauges = {
         name: GaugeMetricFamily(_PREFIX + name, text, labels=_TABLE)
         for name, text in (
-            ("last_ticket", "The largest ticket that this process has seen or heard of."),
+            (
+                "last_ticket",
+                "The largest ticket that this process has seen, or that peers have told it of.",
+            ),
             ("lead", "How far that is above the lowest server."),
             ("capacity_ratio", "The used part of the numbers, 0 to 1."),
-            ("quarantined", "1 while the table is quarantined, or shows less than it has issued."),
+            (
+                "quarantined",
+                "1 while the table is quarantined, or shows a smaller number than it has issued.",
+            ),
         )
     }
     buffered = GaugeMetricFamily(
@@ -245,7 +251,7 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         ("errors", "Draws that failed.", (*_TABLE, "kind"), counts.errors),
         (
             "failovers",
-            "Draws that this server failed, so that another server was asked.",
+            "Draws that failed on this server and continued on another one.",
             _SERVER,
             counts.failovers,
         ),
@@ -257,7 +263,7 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         ),
         (
             "discarded",
-            "Tickets that were drawn and never issued to a caller.",
+            "Tickets that were drawn but never returned to a caller.",
             ("pool", "sequence", "reason"),
             counts.discarded,
         ),

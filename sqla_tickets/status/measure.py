@@ -1,4 +1,4 @@
-"""What ``sqla-tickets status`` measures: rates, when the numbers run out, and the leases of node numbers."""
+"""Measures for ``sqla-tickets status``: rates, when the numbers run out, and the leases of node numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FARTHEST_END_SECONDS: Final = 1000 * 365.25 * 86400
 
 @dataclass(frozen=True)
 class Node(NodeLease):
-    """A node number, for ids that are made in a process, which was ever leased from a pool.
+    """A node number, for ids made in a process, that was ever leased from a pool.
 
     Attributes:
         pool: the pool's name.
@@ -33,7 +33,7 @@ class Node(NodeLease):
 
 
 def nodes(pools: Sequence[TicketPool]) -> list[Node]:
-    """The node numbers of every pool that leases any; nothing is raised for a server that is down."""
+    """The node numbers of every pool that leases any; a server that is down raises no error."""
     found: list[Node] = []
     for pool in pools:
         with contextlib.suppress(TicketError):  # most pools have no such table
@@ -44,12 +44,12 @@ def nodes(pools: Sequence[TicketPool]) -> list[Node]:
 def measure(
     pools: Sequence[TicketPool], sequences: Iterable[str] = (), *, over: float = 0.0
 ) -> list[TableStatus]:
-    """Ask every server about every sequence; nothing is raised for a server that is down.
+    """Ask every server about every sequence; a server that is down raises no error.
 
     Args:
-        pools: whose servers are asked.
-        sequences: names of foreign tables, which have no metadata to be found by.
-        over: seconds over which the rate is measured; 0 for not at all.
+        pools: the pools whose servers are asked.
+        sequences: the names of foreign tables, which cannot be found by metadata.
+        over: how long to measure the rate, in seconds; 0 to measure none.
     """
     named = {pool: {*sequences, *operations.names(pool, with_moved=True)} for pool in pools}
     begin = time.monotonic()
@@ -69,12 +69,12 @@ def measure(
 def with_rates(
     statuses: Iterable[TableStatus], earlier: Iterable[TableStatus], seconds: float
 ) -> list[TableStatus]:
-    """The statuses with the rates since earlier ones, where there are any.
+    """The statuses with the rates since earlier ones, if there are any.
 
     Args:
         statuses: the present statuses.
         earlier: earlier statuses of the same tables.
-        seconds: between the two.
+        seconds: the time between the two.
     """
     before = {(s.pool, s.sequence, s.server): s.last_ticket for s in earlier}
     return [_with_rate(s, before.get((s.pool, s.sequence, s.server)), seconds) for s in statuses]
@@ -87,7 +87,7 @@ def _with_rate(status: TableStatus, before: int | None, seconds: float) -> Table
 
 
 def _unreachable(pool: TicketPool) -> list[TableStatus]:
-    """The servers that do not answer, of a pool without any known sequence."""
+    """The statuses of servers that do not answer, for a pool without known sequences."""
     found: list[TableStatus] = []
     for server in pool.servers:
         try:
@@ -107,24 +107,24 @@ def _unreachable(pool: TicketPool) -> list[TableStatus]:
 
 
 def runs_out(status: TableStatus) -> dt.date | None:
-    """The time when the server has no ticket left at this rate, if within a thousand years."""
+    """When the server has no ticket left at this rate, if within a thousand years."""
     return _day_after(status.capacity_left, status.rate)
 
 
 def left_in_javascript(status: TableStatus) -> int | None:
-    """How many tickets below 2**53 are left; None for a table of 32 bits, and when not up."""
+    """How many tickets below 2**53 are left; None for a table of 32 bits, or if it is not up."""
     if status.last_ticket is None or status.largest <= LARGEST_IN_JAVASCRIPT:
         return None
     return max(0, LARGEST_IN_JAVASCRIPT - status.last_ticket) // status.stride
 
 
 def runs_out_in_javascript(status: TableStatus) -> dt.date | None:
-    """The time when those are gone at this rate, if within a thousand years."""
+    """When no ticket below 2**53 is left at this rate, if within a thousand years."""
     return _day_after(left_in_javascript(status), status.rate)
 
 
 def _day_after(left: int | None, rate: float | None) -> dt.date | None:
-    """The day on which so many tickets are gone."""
+    """The day when that many tickets are used up."""
     if not left or not rate or left / rate > FARTHEST_END_SECONDS:
         return None
     today = dt.datetime.now(dt.timezone.utc).date()
@@ -132,7 +132,7 @@ def _day_after(left: int | None, rate: float | None) -> dt.date | None:
 
 
 def as_record(status: TableStatus) -> dict[str, object]:
-    """The fields of a status, and what follows from them, for JSON."""
+    """The fields of a status, and values derived from them, for JSON."""
     return {
         **asdict(status),
         "bits": status.bits,

@@ -27,7 +27,7 @@ def is_drawn_from(s: TableStatus) -> bool:
 
 
 class Verdict(NamedTuple):
-    """Which servers are not up, and whether ids are issued all the same.
+    """Which servers are not up, and whether ids are still issued.
 
     Attributes:
         text: two sentences.
@@ -59,7 +59,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
     if not wanted and not ill:
-        ids = "No sequence is here: create one, or name a foreign table."
+        ids = "There are no sequences: create one, or name a foreign table."
         if statuses:
             ids = "Every sequence has MOVED."
     elif len(failing) == len(wanted):
@@ -87,12 +87,12 @@ def _is(state: State, count: int) -> str:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """Some names, and the number of further ones."""
     few, more = names[:SHOWN_NAMES], len(names) - SHOWN_NAMES
     return ", ".join(few) + (f" and {more} more" if more > 0 else "")
 
 
-#: What to do where a table is in such a state.
+#: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
     "down": "Start the server, or repair the network between here and it.",
@@ -101,15 +101,15 @@ _REMEDIES: Final[dict[State, str]] = {
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "unfit": UNFIT,
     "moved": "Configure the pool that has it, in each process that still draws from this one.",
-    "closed": "If that lasts, run the migration again: it finishes what was left half done.",
+    "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
-_DROPPED_REMEDY: Final = "If its server retired, take that out of the configuration. To use the table again: sqla-tickets create {sequence}"
-#: Of these the name of one sequence says little.
+_DROPPED_REMEDY: Final = "If its server retired, remove that server from the configuration. To use the table again: sqla-tickets create {sequence}"
+#: States of a whole server, for which no sequence is named.
 _OF_THE_SERVER: Final = ("down", "read-only")
 
 
 def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
-    """What an operator has to do, for each sequence and server that is not up."""
+    """The problems that an operator must solve, for each sequence and server that is not up."""
     return [_problem(s) for s in statuses if s.state != "up"]
 
 
@@ -117,7 +117,7 @@ def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
     fix = _REMEDIES.get(s.state, "").format(offset=s.offset, sequence=s.sequence)
     if s.state == "read-only":
-        why = "It answers, and takes no writes."
+        why = "It answers, but takes no writes."
     elif s.state in ("set back", "quarantined"):
         why, fix = set_back(s), restoration(s)
     else:
@@ -140,20 +140,20 @@ def _problem(s: TableStatus) -> Problem:
 
 
 def without_advice(why: str, state: State) -> str:
-    """A message without the advice at its end, as an operator gets another one."""
-    if state == "down":  # what is known of a certificate is no advice
+    """A message without the advice at its end, for a context with its own advice."""
+    if state == "down":  # the reason about a certificate is not advice
         return f"{why.removesuffix(f': {IS_IT_RUNNING}').rstrip('.')}."
     return f"{why.rpartition(': ')[0] or why}."
 
 
 def unfit(why: str) -> tuple[str, str]:
-    """What is wrong with a table that does not fit, and what to do about it."""
+    """Why a table does not fit, and what to do about it."""
     known, growing, stride = why.rstrip(".").partition(GROWING)
     if not growing:
         return why, UNFIT
     return known, (
-        "If the pool grows: sqla-tickets grow --finish, when every client has the new configuration. If not:"
-        f" give this process stride={stride}."
+        f"If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If not, "
+        f"give this process stride={stride}."
     )
 
 
@@ -170,7 +170,7 @@ def address_of(name: str) -> str:
 
 
 def label_of(s: TableStatus) -> str:
-    """The name of a sequence, after its pool's where that is not the default one."""
+    """The name of a sequence, preceded by its pool's unless that is the default one."""
     return s.sequence if s.pool == "default" else f"{s.pool}: {s.sequence}"
 
 
@@ -181,8 +181,8 @@ class Problem(NamedTuple):
         label: what it is, in capitals.
         level: how grave that is.
         where: the server, or the shards.
-        what: was found.
-        why: it matters.
+        what: the sequence or the ids.
+        why: why it matters.
         fix: the next step.
         sequence: the sequence that it is about; empty where it is about several.
     """
@@ -197,7 +197,7 @@ class Problem(NamedTuple):
 
     @property
     def reason(self) -> tuple[str, ...]:
-        """Equal for what has one reason, whatever the sequence and its numbers."""
+        """A key that is equal for problems with one reason, whatever the sequence and its numbers."""
         own = re.compile(rf"\b{re.escape(self.sequence)}\b|\d[\d,]*" if self.sequence else "(?!)")
         return self.label, self.where, *(own.sub("", part) for part in self[3:6])
 
@@ -214,7 +214,7 @@ def alike(found: Iterable[Problem]) -> list[tuple[Problem, list[str]]]:
 
 
 def number(value: float | None) -> str:
-    """A number with separators, and with an exponent from 10**12 on."""
+    """A number with separators, or with an exponent from 10**12."""
     if value is None:
         return "-"
     if value >= 10**12:
@@ -223,7 +223,7 @@ def number(value: float | None) -> str:
 
 
 def set_back(status: TableStatus) -> str:
-    """What is wrong with a table that shows an old number."""
+    """Why a table's number is too old."""
     known, shown = status.high_water_mark or 0, status.last_ticket or 0
     if (known - status.offset) % status.stride:
         expected = f"its peers refuse its tickets up to {known:,}"
@@ -233,15 +233,15 @@ def set_back(status: TableStatus) -> str:
 
 
 def restoration(status: TableStatus) -> str:
-    """What to do about it."""
+    """The remedy for a table that was set back."""
     return (
-        f"sqla-tickets restore --offset {status.offset}, before any client connects. Then restart the clients"
-        " that have quarantined it, or call pool.unquarantine() there."
+        f"Run sqla-tickets restore --offset {status.offset} before any client connects. Then restart the clients "
+        f"that have quarantined it, or call pool.unquarantine() in them."
     )
 
 
 def in_short(error: str, server: str, sequence: str) -> str:
-    """A message without the server and the table that stand above it."""
+    """A message without the server and the table, which are shown above it."""
     table = rf"(?:the (?:ticket )?table {re.escape(repr(sequence))} on )?"
     what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
     if found and not re.match(rf"{table}{re.escape(server)}: ", error):

@@ -85,7 +85,7 @@ def test_the_edit_that_was_forgotten(app_url: URL, ticket_urls: list[URL], tmp_p
     project = Project(tmp_path / "project")
     project.set_up(app_url, ticket_urls)
     project.replace(project.env, (PLUGINS, PLUGINS.replace(', "sqla_tickets"', "")))
-    said = f"{project.env} does not list 'sqla_tickets', it is ['alembic.autogenerate.*']"
+    said = f"{project.env} does not list 'sqla_tickets': found ['alembic.autogenerate.*']"
     assert said in project.run("revision", "--autogenerate", "-m", "photos")
     project.run("upgrade", "head")
     assert said in project.run("check")

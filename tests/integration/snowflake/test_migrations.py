@@ -169,7 +169,7 @@ def test_other_databases_have_no_such_function() -> None:
         metadata.create_all(create_engine("sqlite://"))
     with (
         operations() as op,
-        pytest.raises(CommandError, match="on PostgreSQL only, this is sqlite"),
+        pytest.raises(CommandError, match="on PostgreSQL only, not on sqlite"),
     ):
         op.create_shard_id_function("insta5", shard=5)  # type: ignore[attr-defined]  # the plugin's
 

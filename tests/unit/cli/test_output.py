@@ -134,8 +134,8 @@ NUMBERED = f"the ticket table 'photos' on {SERVERS[1]} is numbered differently: 
 @pytest.mark.parametrize(
     ("state", "error", "why", "fix"),
     [
-        ("read-only", "", "It answers, and takes no writes.", "restore --offset 2"),
-        ("unfit", f"{NUMBERED}{GROWING}2", "the table has 2.", "If the pool grows: sqla-tickets grow --finish"),
+        ("read-only", "", "It answers, but takes no writes.", "restore --offset 2"),
+        ("unfit", f"{NUMBERED}{GROWING}2", "the table has 2.", "If the pool grows, run sqla-tickets grow --finish"),
         ("no table", f"the ticket table 'photos' on {SERVERS[1]} {DROPPED}, at 9: create it again", "at 9.", "take that out of the configuration"),
         ("down", f"{SERVERS[1]}: is gone (certificate): its certificate is not for its host.", "its certificate is not for its host.", "Start the server"),
     ],
@@ -186,7 +186,7 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
 @pytest.mark.parametrize(
     ("statuses", "verdict"),
     [
-        ([], "2 of 2 ticket servers are UP. No sequence is here: create one, or name a foreign table."),
+        ([], "2 of 2 ticket servers are UP. There are no sequences: create one, or name a foreign table."),
         (of(["a"], "moved", "so")[1:], "2 of 2 ticket servers are UP. Every sequence has MOVED."),
         ([record("", 2, "down")], "1 of 2 ticket servers is DOWN. No ids are issued."),
         ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids of b are issued."),
