@@ -291,7 +291,7 @@ def computed() -> Column[int]:
     [
         (
             lambda: key(default=7),
-            r"photos\.id cannot draw from TicketSequence\('a'\), it has the default ",
+            r"photos\.id cannot draw from TicketSequence\('a'\), as it has the default ",
         ),
         (
             lambda: key(TicketSequence("b")),

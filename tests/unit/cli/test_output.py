@@ -136,7 +136,7 @@ NUMBERED = f"the ticket table 'photos' on {SERVERS[1]} is numbered differently: 
     [
         ("read-only", "", "It answers, but takes no writes.", "restore --offset 2"),
         ("unfit", f"{NUMBERED}{GROWING}2", "the table has 2.", "If the pool grows, run sqla-tickets grow --finish"),
-        ("no table", f"the ticket table 'photos' on {SERVERS[1]} {DROPPED}, at 9: create it again", "at 9.", "take that out of the configuration"),
+        ("no table", f"the ticket table 'photos' on {SERVERS[1]} {DROPPED}, at 9: create it again", "at 9.", "remove that server from the configuration"),
         ("down", f"{SERVERS[1]}: is gone (certificate): its certificate is not for its host.", "its certificate is not for its host.", "Start the server"),
     ],
 )  # fmt: skip
