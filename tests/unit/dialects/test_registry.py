@@ -36,7 +36,7 @@ class Driver(ModuleType):
 
 
 def test_list_of_what_a_kind_owes_names_what_there_is() -> None:
-    owed = str(dialects.__doc__).partition("What a kind owes")[2]
+    owed = str(dialects.__doc__).partition("What a kind must provide")[2]
     named = set(re.findall(r"``(\w+)(?: = None)?``", owed))
     assert sorted(name for name in named if not hasattr(TicketDialect, name)) == []
     assert TicketDialect.__abstractmethods__ <= named
