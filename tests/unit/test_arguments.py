@@ -50,7 +50,7 @@ def test_lease_of_two_durations_is_refused() -> None:
     pool = TicketPool(["sqlite://"])
     NodeLeases(pool, duration=5)
     assert NodeLeases(pool).duration == 5
-    with pytest.raises(TicketArgumentError, match=r"duration=6.*leases of 5 seconds already"):
+    with pytest.raises(TicketArgumentError, match=r"duration=6.*already last 5 seconds"):
         NodeLeases(pool, duration=6)
 
 
