@@ -217,7 +217,7 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
                 "last_ticket",
                 "The largest ticket that this process has seen, or that peers have told it of.",
             ),
-            ("lead", "How far that is above the lowest server."),
+            ("lead", "How far last_ticket is above the lowest server's."),
             ("capacity_ratio", "The used part of the numbers, 0 to 1."),
             (
                 "quarantined",

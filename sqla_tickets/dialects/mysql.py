@@ -70,7 +70,7 @@ _ROWS: Final = "@sqla_tickets_rows"
 
 
 class _SetRows(Executable, ClauseElement):
-    """A count, put into a variable of the session: InnoDB reads as it does for an INSERT ... SELECT."""
+    """Puts a count into a session variable, so that InnoDB reads as it does for an INSERT ... SELECT."""
 
     inherit_cache = False
 
@@ -84,7 +84,7 @@ def _write_set_rows(element: _SetRows, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 class MySQL(TicketDialect):
-    """MySQL, and what speaks its protocol."""
+    """MySQL, and servers with its protocol."""
 
     default_port = 3306
     synchronous_driver = "pymysql"
@@ -159,7 +159,7 @@ class MySQL(TicketDialect):
     # -- errors
 
     def error_code(self, error: BaseException) -> int | str | None:
-        """PyMySQL, mysqlclient, asyncmy and aiomysql put it first in ``args``, the others into ``errno``."""
+        """PyMySQL, mysqlclient, asyncmy and aiomysql put the code first in ``args``, other drivers into ``errno``."""
         code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
         return code if isinstance(code, int) else None
 
@@ -209,11 +209,12 @@ class MySQL(TicketDialect):
     def set_up_session(
         self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
     ) -> None:
-        """Set what draws rely on.
+        """Set the session variables that draws rely on.
 
-        - ``STRICT_ALL_TABLES``: a lax server would store the largest number that fits, and answer with the one that does not.
-        - ``REPEATABLE-READ``: a read of what is not committed finds no row between the two halves of a REPLACE.
-        - ``autocommit``: a server's init_connect may have switched it off, unseen by the driver.
+        - ``STRICT_ALL_TABLES``: a lax server would store the largest number that fits, but return the one that does
+          not.
+        - ``REPEATABLE-READ``: a read of uncommitted data would find no row between the two halves of a REPLACE.
+        - ``autocommit``: a server's init_connect may have switched it off without the driver's knowledge.
         """
         version = tuple(self.sqlalchemy.server_version_info or (99,))
         is_new = version >= self._new_isolation_since
@@ -234,9 +235,9 @@ class MySQL(TicketDialect):
         return self.statement(_STATUS.format("@@server_uuid", "performance_schema"))
 
     def group_name(self) -> Statement | None:
-        """The variable is there with its plugin only.
+        """Select the group's name; the variable exists only with its plugin.
 
-        To look for it where all variables stand costs as much as several draws (measured), and this nothing.
+        Searching all variables costs as much as several draws (measured); this costs nothing.
         """
         return self.statement("SELECT @@GLOBAL.group_replication_group_name")
 
@@ -317,7 +318,7 @@ class MySQL(TicketDialect):
     # -- a ticket table
 
     def create_table(self, table: TableShape) -> list[Statement]:
-        """With its row in one statement: an empty ticket table is one that has lost its number."""
+        """Create the table with its row in one statement, since an empty table counts as one that has lost its number."""
         number, stub = f"{_integer(table)} NOT NULL", table.stub
         if table.layout == "replace":
             columns = (
@@ -381,7 +382,7 @@ class MySQL(TicketDialect):
         return self._replace(name, stride, offset, f"(id, {stub}) VALUES ({last}, 'a')")
 
     def _replace(self, name: str, stride: int, offset: int, values: str) -> Statement:
-        """By a hint (MySQL manual, "Optimizer Hints")."""
+        """A REPLACE with stride and offset in a hint (MySQL manual, "Optimizer Hints")."""
         hints = (
             f"SET_VAR(auto_increment_increment={stride}) SET_VAR(auto_increment_offset={offset})"
         )
@@ -399,9 +400,9 @@ class MySQL(TicketDialect):
         )
 
     def catch_up(self, cluster: Mapping[str, str]) -> Statement | None:
-        """A node of Galera's shows what another one has committed a little later, unless it is asked to wait.
+        """Make a Galera node wait for other nodes' commits, which it otherwise shows a little later.
 
-        MariaDB manual, ``wsrep_sync_wait``: 1 for what only reads.
+        MariaDB manual, ``wsrep_sync_wait``: 1 is for reads.
         """
         return self.statement("SET SESSION wsrep_sync_wait = 1") if "wsrep_on" in cluster else None
 
@@ -450,7 +451,7 @@ class MySQL(TicketDialect):
             )
 
     def count_as_insert(self, connection: Connection, count: Select[Any]) -> int | None:
-        """In an older snapshot too an INSERT finds the latest rows; of other statements, those that do no mere SELECT."""
+        """Count by a SET, which sees the latest rows even in an older snapshot, as an INSERT does and a SELECT does not."""
         connection.execute(_SetRows(count))
         return int(connection.scalar(sql_text(f"SELECT {_ROWS}")) or 0)
 
@@ -561,7 +562,7 @@ def _pairs(cursor: DBAPICursor, statement: str) -> dict[str, str]:
 
 
 def _grants(rows: list[tuple[object, ...]]) -> tuple[Grant, ...] | None:
-    """The privileges that ``SHOW GRANTS`` lists; None when a role may hold more."""
+    """The privileges that ``SHOW GRANTS`` lists; None if a role may hold more."""
     found: list[Grant] = []
     for (text,) in rows:
         parts = re.match(
@@ -599,12 +600,12 @@ def _check(table: TableShape) -> str:
 
 
 class _PyMySQLWithCachedContext:
-    """The module ``pymysql``, for ``create_engine(module=...)``, without the price it pays for encryption.
+    """The module ``pymysql``, for ``create_engine(module=...)``, without its cost for unverified encryption.
 
-    Where a URL says nothing of TLS, PyMySQL (from 1.2 on) encrypts if the server can, and verifies
-    nobody. All the same it first reads the system's certificates: 20 ms of CPU, when every thread needs
-    a new connection at once because a server has died. And a process that forks at that moment leaves its
-    child a lock of OpenSSL's that nobody will release: the child's first connection never comes.
+    If a URL has no TLS options, PyMySQL (from 1.2 on) encrypts if the server can, and verifies no certificate. Yet it
+    first reads the system's certificates, which takes 20 ms of CPU, even when every thread needs a new connection at
+    once because a server has died. And a process that forks at that moment leaves its child a lock of OpenSSL that is
+    never released, so the child's first connection never opens.
     """
 
     def __init__(self) -> None:
@@ -626,7 +627,7 @@ class _PyMySQLWithCachedContext:
 
 @per_process
 def _verifies_nobody() -> ssl.SSLContext:
-    """The TLS context that PyMySQL makes of no options, without the certificates."""
+    """The TLS context that PyMySQL makes without options, but without certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -634,7 +635,7 @@ def _verifies_nobody() -> ssl.SSLContext:
 
 
 class MariaDB(MySQL):
-    """MariaDB, by whichever of SQLAlchemy's two dialects for it."""
+    """MariaDB, with either of SQLAlchemy's two dialects for it."""
 
     @classmethod
     def of(cls, sqlalchemy: Dialect) -> TicketDialect:
@@ -645,7 +646,7 @@ class MariaDB(MySQL):
         return "mariadb"
 
     def identity(self) -> Statement | None:
-        """It has no server_uuid, and its server_uid is that of the machine."""
+        """The identity without server_uuid, which MariaDB lacks; its server_uid is the machine's."""
         name = "CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir)"
         return self.statement(_STATUS.format(name, "information_schema"))
 
@@ -658,7 +659,7 @@ class MariaDB(MySQL):
     counter_kept_since = (10, 2, 4)  # MDEV-6076
 
     def row_counter(self) -> ColumnElement[int] | None:
-        """Arithmetic on the result of a window function takes its server half as long again."""
+        """Count rows with ROWNUM(), as arithmetic on a window function's result takes half as long again."""
         version = tuple(self.sqlalchemy.server_version_info or ())
         return func.rownum(type_=BigInteger) if version >= self._rownum_since else None
 

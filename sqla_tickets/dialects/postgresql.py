@@ -66,7 +66,7 @@ class PostgreSQL(TicketDialect):
     # -- errors
 
     def error_code(self, error: BaseException) -> int | str | None:
-        """Psycopg and asyncpg put it into ``sqlstate``, psycopg2 into ``pgcode``; libpq keeps it back."""
+        """Psycopg and asyncpg put the code into ``sqlstate``, psycopg2 into ``pgcode``; libpq hides it."""
         return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
     def missing_grant(
@@ -95,7 +95,7 @@ class PostgreSQL(TicketDialect):
     def set_up_session(
         self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
     ) -> None:
-        """A ticket that a crash forgets would be issued again; a lock_timeout of 0 would be for ever."""
+        """Have commits survive a crash, and limit lock waits; a lock_timeout of 0 would mean no limit."""
         milliseconds = min(max(1, round(lock_wait * 1000)), 2**31 - 1)
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false),"
@@ -113,7 +113,7 @@ class PostgreSQL(TicketDialect):
         )
 
     def read_only(self) -> Statement | None:
-        """A standby is, whatever its configuration says."""
+        """Select whether the server is read-only; a standby is, whatever its configuration says."""
         name = "'transaction_read_only'"
         return self.statement(f"SELECT {name}, current_setting({name})")
 
@@ -207,7 +207,7 @@ class PostgreSQL(TicketDialect):
     # -- tables of an application
 
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int]:
-        """A trigger or a rule may write rows to other tables, such as those of an older partitioning."""
+        """An expression that fails early, as a trigger or a rule may write rows to other tables, such as old partitions."""
         said = bindparam("sqla_tickets_error", _NO_TICKET, String, unique=True)
         return cast(said + cast(number, String), BigInteger)
 
@@ -221,7 +221,7 @@ class PostgreSQL(TicketDialect):
 
 
 def _grants(cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...]:
-    """The privileges of the user, by any role, on each table that is seen without its schema."""
+    """The privileges of the user, by any role, on each table that is visible without its schema."""
     ((is_superuser, reads_all),) = rows_of(
         cursor,
         "SELECT rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles"

@@ -31,7 +31,7 @@ from .base import (
 
 
 class SQLite(TicketDialect):
-    """SQLite. Its errors have names only from Python 3.11 on, hence their texts."""
+    """SQLite. Its errors are recognised by their texts, as they have names only from Python 3.11 on."""
 
     is_embedded = True
     integers_have_64_bits = True
@@ -60,7 +60,7 @@ class SQLite(TicketDialect):
         return _file(url)
 
     def set_connect_defaults(self, kw: dict[str, Any], timeout: float, lock_wait: float) -> None:
-        """A draw asks twice for the lock of another process, and a file is unresponsive for no other reason."""
+        """Set the wait for a lock, which is the only reason for an unresponsive file; a draw asks for it twice."""
         kw.setdefault("timeout", min((timeout + lock_wait) / 2, (2**31 - 1) // 1000))
 
     def set_up_session(
@@ -115,7 +115,7 @@ class SQLite(TicketDialect):
     # -- tables of an application
 
     def begin_insert(self, connection: Connection) -> None:
-        """Where a CTE is in front, the driver takes an INSERT for none, and begins no transaction."""
+        """Begin the transaction, as the driver does not recognise an INSERT after a CTE."""
         pooled = connection.connection
         driver: Any = pooled.driver_connection
         commits = connection.dialect.detect_autocommit_setting(cast("Any", pooled.dbapi_connection))
@@ -123,7 +123,7 @@ class SQLite(TicketDialect):
             connection.exec_driver_sql("BEGIN")
 
     def failing(self, number: ColumnElement[int]) -> ColumnElement[int]:
-        """A trigger may write rows elsewhere, and leave them out with ``RAISE(IGNORE)``."""
+        """An expression that fails early, as a trigger may write rows elsewhere and skip them with ``RAISE(IGNORE)``."""
         least = bindparam("sqla_tickets_error", -(2**63), BigInteger, unique=True)
         return func.abs(least + number * 0)
 
@@ -141,7 +141,7 @@ class SQLite(TicketDialect):
 
 
 def _file(url: URL) -> str | None:
-    """The file of a SQLite database, however it is spelled; None for one in memory."""
+    """The file of a SQLite database, however its path is written; None for one in memory."""
     name = url.database or ""
     if name.startswith("file:"):
         if "mode=memory" in name or url.query.get("mode") == "memory":

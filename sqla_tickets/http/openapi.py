@@ -84,7 +84,7 @@ _SCHEMAS: Final = {
 
 
 def document(most: int) -> dict[str, Any]:
-    """The document.
+    """The OpenAPI document of the service.
 
     Args:
         most: how many tickets one request may ask for.

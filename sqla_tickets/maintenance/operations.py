@@ -195,7 +195,7 @@ def _is_elsewhere(
             if any(isinstance(each, ActiveTable) for each in states.values()):
                 raise _in_the_way(handle, state)
             where = f"{state.sequence!r} of the pool {state.pool!r}"
-            log.log(level, "nothing is done about %r, which is %s now", name, where)
+            log.log(level, "%r is left unchanged: it is now %s", name, where)
             return True
     return False
 

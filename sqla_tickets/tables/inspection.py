@@ -159,8 +159,8 @@ def _numbered_otherwise(
     advice = "Are the pool's servers in another order, or was its stride changed?"
     if stride > context.stride and stride % context.stride == 0:
         advice = (
-            f"This pool has the stride {context.stride}, the table {stride}, as the pool has grown: give this process"
-            f" the new list of servers, and stride={stride}"
+            f"This pool's stride is {context.stride} and the table's {stride}, since the pool has grown: give this "
+            f"process the new list of servers, and stride={stride}"
         )
     elif stride < context.stride and context.stride % stride == 0:
         advice = f"This pool has the stride {context.stride}, the table {stride}.{GROWING}{stride}"

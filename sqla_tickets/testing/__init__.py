@@ -10,7 +10,7 @@
         with servers_in_memory(Base.metadata) as pool:
             yield pool
 
-Servers in memory are real ones, on SQLite: they draw, check and refuse as a pair in production does. They
+Servers in memory are real ones, on SQLite: they issue, check and refuse tickets as servers in production do. They
 live in this process until the end. `servers_at` creates fresh databases on servers of the kind that runs in
 production; `sqla_tickets.testing.pytest_plugin` has fixtures for both.
 """
@@ -38,7 +38,7 @@ def servers_in_memory(
 ) -> Generator[TicketPool]:
     """A pool of servers in memory that serves some MetaDatas; their sequences begin anew.
 
-    At the end each MetaData gets back the pool that served it before.
+    At the end, the previous pools serve the MetaDatas again.
 
     Args:
         metadatas: whose sequences are created and served.
@@ -57,9 +57,9 @@ def servers_at(
     stride: int | None = None,
     name: str = "default",
 ) -> Generator[TicketPool]:
-    """A pool on your own servers: in a fresh database on each, which is dropped at the end.
+    """A pool on your own servers, with a fresh database on each, which is dropped at the end.
 
-    Runs at the same time do not see each other, and existing databases are not touched.
+    Simultaneous runs do not affect each other, and existing databases are not changed.
 
     Args:
         urls: the URLs of MySQL, MariaDB or PostgreSQL servers. Their users may create databases named
@@ -69,7 +69,7 @@ def servers_at(
         name: the pool's name.
 
     Raises:
-        TicketArgumentError: there is no URL, or one of another kind of server.
+        TicketArgumentError: there is no URL, or one is of another kind of server.
         TicketServerError: a database cannot be created there.
     """
     if not urls:

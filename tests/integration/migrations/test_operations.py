@@ -116,9 +116,7 @@ def test_a_sequence_that_has_moved_is_not_dropped_where_it_was(
         before = states(default)
         op.drop_ticket_table("photos", force=True)
         assert states(default) == before
-        assert (
-            "nothing is done about 'photos', which is 'photos' of the pool 'media'" in caplog.text
-        )
+        assert "'photos' is left unchanged: it is now 'photos' of the pool 'media'" in caplog.text
         op.create_ticket_table("photos")
         drawn += op.next_tickets("photos", 9)
     assert len(set(drawn)) == 18
