@@ -120,7 +120,7 @@ def _as_lease(row: Row, server: str) -> NodeLease:
 
 
 def _time(microseconds: int) -> datetime:
-    """A time since 1970, at most the latest possible one, as any client may have written the number."""
+    """A time since 1970; an impossibly late one becomes the latest possible time."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
