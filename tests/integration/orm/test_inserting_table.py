@@ -411,3 +411,19 @@ def test_null_for_keys_that_number_themselves(serve: Serve) -> None:
         connection.execute(insert(table).values(id=None))
     assert not counted.draws
     assert site.rows(table.c.id) == ([(1,)] if numbers_itself else [])
+
+
+@pytest.mark.app_databases("mysql", "mariadb")
+def test_column_that_is_smaller_than_the_model_says(site: Site) -> None:
+    site.pool.drop_table("people")
+    site.pool.create_table("people", start=2**31 + 10)
+    with site.engine.begin() as connection:
+        connection.execute(text("DROP TABLE engineers"))
+        connection.execute(text("ALTER TABLE people MODIFY id INTEGER NOT NULL"))
+    statement = insert(Person.__table__).values(kind="person")  # type: ignore[arg-type]  # it is a table
+    with site.engine.connect() as connection, pytest.raises(DBAPIError, match="Out of range"):
+        connection.execute(statement)
+    with site.engine.begin() as connection:
+        connection.execute(text("SET SESSION sql_mode = ''"))
+        connection.execute(statement)
+    assert site.rows(Person.id) == [(2**31 - 1,)]
