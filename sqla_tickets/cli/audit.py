@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from .. import TicketError, TicketPool
+from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
-from ..status.text import in_short, without_advice
+from ..status.text import in_short, restoration, set_back, without_advice
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
 
-Kind = Literal["duplicate", "foreign", "unowned", "auto_increment", "not compared"]
+Kind = Literal["duplicate", "foreign", "set back", "unowned", "auto_increment", "not compared"]
 #: The largest number of ids of one kind in a report.
 MAX_EXAMPLES: Final = 100
 #: Called with the number of rows read and the last id.
@@ -27,7 +27,8 @@ class Anomaly:
 
     Attributes:
         kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that its ticket server has not
-            issued; ``"unowned"``: an id above all tickets, in a residue class that no server of the pool owns;
+            issued; ``"set back"``: a ticket server shows a number below those that its peers know;
+            ``"unowned"``: an id above all tickets, in a residue class that no server of the pool owns;
             ``"auto_increment"``: a column with an AUTO_INCREMENT; ``"not compared"``: a ticket server did not answer,
             or the column of the ids is unknown.
         shards: the shards that have it.
@@ -56,7 +57,7 @@ class Report:
         seconds: how long the scan took.
         largest: the largest id.
         residues: how many ids each server's residue class has, by offset.
-        high_waters: the largest ticket that each server has issued, by offset.
+        high_waters: the largest ticket that each server has issued, by its table and its peers' marks, by offset.
         anomalies: the problems that were found.
         without: the shards that have no such column.
     """
@@ -103,15 +104,26 @@ def audit(
     report.rows, report.largest = scan.rows, scan.largest
     report.residues = {_offset(r, pool.stride): n for r, n in sorted(scan.residues.items())}
     inspection = inspect_pool(pool, [column.sequence])
-    report.high_waters = high_waters(inspection, column.sequence)
+    report.high_waters = _issued(inspection, column.sequence)
     report.anomalies = [
         *_duplicates(scan, there, column),
         *_not_compared(inspection, report, column),
-        *_not_issued(pool, scan, report, there, column),
+        *_set_back(inspection, column),
+        *_not_issued(inspection, scan, report, there, column),
         *_counting(there, column),
     ]
     report.seconds = time.monotonic() - begin
     return report
+
+
+def _issued(inspection: PoolInspection, sequence: str) -> dict[int, int | None]:
+    """The largest ticket that each server has issued, by its table and its peers' marks; None if unknown."""
+    found = high_waters(inspection, sequence)
+    for server in inspection.servers:
+        status, high = server.statuses.get(sequence), found.get(server.server.offset)
+        if status is not None and high is not None:
+            found[server.server.offset] = max(high, status.high_water_mark or 0)
+    return found
 
 
 class _Scan:
@@ -225,14 +237,27 @@ def _not_compared(
         yield Anomaly(kind="not compared", why=why, fix=fix)
 
 
+def _set_back(inspection: PoolInspection, column: TicketColumn) -> Iterator[Anomaly]:
+    """The servers whose tables show old numbers."""
+    for status in _set_back_ones(inspection, column):
+        why = f"{status.server}: {set_back(status)}"
+        yield Anomaly(kind="set back", why=why, fix=restoration(status))
+
+
+def _set_back_ones(inspection: PoolInspection, column: TicketColumn) -> list[TableStatus]:
+    statuses = [server.statuses.get(column.sequence) for server in inspection.servers]
+    return [s for s in statuses if s is not None and s.state in ("set back", "quarantined")]
+
+
 def _not_issued(
-    pool: TicketPool,
+    inspection: PoolInspection,
     scan: _Scan,
     report: Report,
     shards: Sequence[Shard],
     column: TicketColumn,
 ) -> Iterator[Anomaly]:
     """The ids above the tickets of their class's server; if the class has no server, above all tickets."""
+    pool = inspection.pool
     known = [high for high in report.high_waters.values() if high is not None]
     # below the next ticket of the server that is ahead, as joining servers begin above that
     of_all = max(known) + pool.stride - 1 if known else None
@@ -255,11 +280,24 @@ def _not_issued(
             count=count,
             ids=ids,
             why=(
-                "These ids are above every ticket that their server has issued: another program inserts ids, which "
-                "tickets will repeat, or the server was set back."
+                "These ids are above every ticket that their server has issued, as it and its peers know: another "
+                "program inserts ids, which tickets will repeat, or the server was set back."
             ),
-            fix=f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer.",
+            fix=_repair(inspection, column, {_offset(r, pool.stride) for r in foreign}, highest),
         )
+
+
+def _repair(
+    inspection: PoolInspection, column: TicketColumn, offsets: Collection[int], highest: int
+) -> str:
+    """What to do about ids above the tickets of the servers with these offsets."""
+    restorations = {a.offset: restoration(a) for a in _set_back_ones(inspection, column)}
+    if restorations.keys() >= set(offsets):
+        return " ".join(restorations[offset] for offset in sorted(offsets))
+    return (
+        f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer. If a server came back from a "
+        "backup: sqla-tickets restore, with --shard URL for every shard."
+    )
 
 
 def _unowned(

@@ -25,7 +25,7 @@ from ..high_water.statements import MARKS
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
-from ..status.text import in_short, restoration, set_back, unfit, without_advice
+from ..status.text import in_short, restoration, set_back, unfit, without_advice, writes_again
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, ServerInspection, inspect_pool
@@ -340,7 +340,7 @@ def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable="replicas",
             value=str(server.replicas),
             why="A replica lags: after a promotion it repeats tickets that it had not yet received.",
-            fix="After a promotion, and before any client connects: sqla-tickets restore.",
+            fix="After a promotion, and before it gets the address that clients have: sqla-tickets restore.",
         )
 
 
@@ -422,17 +422,20 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
                 "It was started for data recovery: it may take no writes, and may have skipped crash"
                 " recovery."
             ),
-            fix="Start it without that setting, and run sqla-tickets restore before any client connects.",
+            fix="Start it without that setting, under an address that no client has, and run sqla-tickets restore "
+            "there.",
         )
     values = (
         (name, server.variables.get(name, "OFF")) for name in server.dialect.read_only_variables
     )
     name, shown = next((pair for pair in values if pair[1].upper() not in ("OFF", "0")), ("", ""))
     if name:
+        # MySQL's super_read_only ends with read_only
+        switch = "read_only" if name == "super_read_only" else name
         end = (
-            server.dialect.set_global(name, "OFF")
+            server.dialect.set_global(switch, "OFF")
             if name != "innodb_read_only"
-            else "Start it without that setting"
+            else "start it without that setting"
         )
         yield Finding(
             code="read-only",
@@ -440,7 +443,7 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
             variable=name,
             value=shown,
             why="It issues no tickets; it may have been demoted to a replica.",
-            fix=f"{end}, if it is to issue tickets, after sqla-tickets restore.",
+            fix=writes_again(end, server.server.offset),
         )
         return
     if server.is_replica and not server.dialect.replica_takes_writes:
@@ -450,8 +453,8 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
             variable="pg_is_in_recovery()",
             value="true",
             why="It is a standby, which issues no tickets.",
-            fix="Configure the primary instead, or promote it and run sqla-tickets restore before any client "
-            "connects.",
+            fix="Configure the primary instead. Or promote it under an address that no client has, and run "
+            "sqla-tickets restore there.",
         )
 
 

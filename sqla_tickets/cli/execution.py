@@ -29,10 +29,12 @@ class _Outcome:
     Attributes:
         proofs: the guarantees from now on.
         failures: why plans failed, or parts of them, by the plan's sequences.
+        idle: the plans of which nothing was done.
     """
 
     proofs: list[str] = field(default_factory=list[str])
     failures: list[tuple[str, TicketError]] = field(default_factory=list[tuple[str, TicketError]])
+    idle: list[Plan] = field(default_factory=list[Plan])
 
 
 def execute(
@@ -67,7 +69,7 @@ def execute(
         raise SystemExit(FOUND)
     with spinner(asked):
         done = _Outcome() if dry_run else _carry_out(plans)
-    following = list(dict.fromkeys(step for plan in plans for step in plan.following))
+    following = _next_steps(plans, done)
     failures = [f"{names}: {without_passwords(str(error))}" for names, error in done.failures]
     if as_json:
         shown = {
@@ -87,6 +89,15 @@ def execute(
         raise SystemExit(FAILED)
 
 
+def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
+    """The operator's next steps: those of plans that did something, and the repairs of all."""
+    steps = [
+        *(step for plan in plans for step in plan.repairs),
+        *(step for plan in plans if plan not in done.idle for step in plan.following),
+    ]
+    return list(dict.fromkeys(steps))
+
+
 def _is_agreed() -> bool:
     """Ask on the output that the user sees; `input` would ask on stderr only."""
     click.echo("Do this? It cannot be undone. [y/N] ", nl=False, err=sys.stderr.isatty())
@@ -102,10 +113,12 @@ def _carry_out(plans: Sequence[Plan]) -> _Outcome:
         except PartlyDone as error:
             outcome.proofs += filter(None, [error.proof])
             outcome.failures.append((names, error))
+            outcome.idle += [] if error.proof else [plan]
         except TicketError as error:
             if len(plans) == 1:
                 raise
             outcome.failures.append((names, error))
+            outcome.idle.append(plan)
     return outcome
 
 
@@ -167,14 +180,18 @@ def _parts(
     proofs: Sequence[str], failures: Sequence[str], following: Sequence[str]
 ) -> Iterator[RenderableType]:
     if proofs:
-        yield _list(Text("Done:", "green"), [f"{proof}." for proof in proofs])
+        yield _list(Text("Done:", "green"), map(_sentence, proofs))
     if failures:
-        yield _list(Text("NOT DONE:", "bold red"), [f"{text}." for text in failures])
+        yield _list(Text("NOT DONE:", "bold red"), map(_sentence, failures))
     if following:
-        yield _list(Text("Next:", "bold"), [f"{step}." for step in following])
+        yield _list(Text("Next:", "bold"), map(_sentence, following))
 
 
-def _list(label: str | Text, lines: Sequence[str]) -> Table:
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def _list(label: str | Text, lines: Iterable[str]) -> Table:
     """Lines wrapped at words, each next to its label."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)

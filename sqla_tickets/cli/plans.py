@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,14 +18,16 @@ from .. import (
     TicketTableMissing,
 )
 from ..concurrency import time
-from ..dialects import LayoutName
+from ..dialects import ErrorKind, LayoutName
+from ..high_water.timing import TIMING
 from ..maintenance import operations, resize, tombstones
+from ..maintenance.status import ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
-from ..tables.new_table import stub_of
+from ..tables.new_table import seed, stub_of
 from .inspection import high_waters, inspect_pool
 from .shards import ShardIds
 
@@ -40,13 +43,15 @@ class Plan:
         steps: a line for each step, by sequence; steps for all sequences have an empty name.
         run: makes the change, and returns the guarantees from now on, as read from the servers. It can be called
             again after an error: finished steps are kept.
-        following: the operator's next steps.
+        following: the operator's next steps when something was done.
+        repairs: the operator's steps for what cannot be done.
         refusal: why none of it can be done; None if some of it can.
     """
 
     steps: Mapping[str, Sequence[str]]
     run: Callable[[], list[str]]
     following: Sequence[str] = ()
+    repairs: Sequence[str] = ()
     refusal: TicketError | None = None
 
     @property
@@ -85,6 +90,11 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         number = _number(server, name, state)
         action = "stays" if number > highest else f"is raised above {highest}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
+    lines += [
+        f"NOT ENOUGH for {server}: {_refusal(server, mark)}"
+        for server, mark in _refused(pool, name).items()
+        if seed(highest + 1, pool.stride, server.offset) + pool.stride <= mark
+    ]
     following = [f"remove AUTO_INCREMENT from {where}, and run this again" for where in counting]
     following.append(
         "sqla-tickets audit, with the same --shard options"
@@ -94,10 +104,18 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
 
     def run() -> list[str]:
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
-        proof = _proof_above(pool, name, raised)
-        if on_shards.knows(name):
-            proof = f"all ids above {raised} on the shards are tickets; {proof}"
-        return [proof]
+        proof = functools.partial(_proof_above, pool, name, raised)
+        if not on_shards.knows(name):
+            return [_proof_where_accepted(pool, name, proof)]
+        return [
+            _proof_where_accepted(
+                pool,
+                name,
+                lambda servers: (
+                    f"all ids above {raised} on the shards are tickets; {proof(servers)}"
+                ),
+            )
+        ]
 
     return Plan({name: lines}, run, following)
 
@@ -135,7 +153,7 @@ def create(
         if isinstance(state, TicketError):
             raise state
         if state is None:
-            lines.append(f"create {name!r} on {server}, {bits} bits, with tickets from {start}")
+            lines.append(f"create {name!r} on {server}, {bits} bits, with no ticket below {start}")
         elif isinstance(state, Tombstone):
             lines.append(
                 f"create {name!r} on {server} above {state.high_water}, where it was {state.kind}"
@@ -145,7 +163,8 @@ def create(
 
     def run() -> list[str]:
         pool.create_table(name, layout=layout, start=start, bits=bits)
-        return [_proof_above(pool, name, start - 1)]
+        proof = functools.partial(_proof_above, pool, name, start - 1)
+        return [_proof_where_accepted(pool, name, proof)]
 
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
@@ -229,16 +248,23 @@ def restore(
         f"({numbers} numbers)"
     )
     lines += [_restoring(name, server, states[server], above) for server in servers]
+    missing = [server for server in servers if states[server] is None]
     following = [
-        f"run sqla-tickets create {name}, which begins above the peers' marks"
-        for server in servers
-        if states[server] is None
+        (
+            "restart the clients that have quarantined a table, or call pool.unquarantine() there: until then they"
+            " draw from the other servers"
+        ),
+        (
+            "sqla-tickets status --wide: UP means that the server can issue tickets; a rate/s above 0 there, that"
+            " clients draw from it again"
+        ),
     ]
-    following += [
-        "restart the clients that have quarantined a table, or call pool.unquarantine() there",
-        "check that sqla-tickets status shows UP",
-    ]
-    return Plan({name: lines}, lambda: [_restore(pool, name, servers, above)], following)
+    return Plan(
+        {name: lines},
+        lambda: [_restore(pool, name, servers, above)],
+        following,
+        [f"run sqla-tickets create {name}, which begins above the peers' marks"] * bool(missing),
+    )
 
 
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
@@ -261,7 +287,7 @@ def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above
         try:
             server.do(name, tombstones.raise_above, name, above)
         except TicketError as error:
-            failures[server] = error
+            failures[server] = _not_restored(server, error)
     raised = [server for server in servers if server not in failures]
     proof = ""
     if raised:
@@ -270,6 +296,16 @@ def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above
     if failures:
         raise PartlyDone("; ".join(map(str, failures.values())), proof)
     return proof
+
+
+def _not_restored(server: TicketServer, error: TicketError) -> TicketError:
+    """The error of a server that cannot be raised, with what an operator can do."""
+    if error.kind != ErrorKind.READ_ONLY.name.lower():
+        return error
+    return TicketError(
+        f"{server} takes no writes: let it take them under an address that no client has, and run this again with that"
+        " address"
+    )
 
 
 def impossible(name: str, error: TicketError) -> Plan:
@@ -334,7 +370,11 @@ def _known_tickets(
         yield state.number, f"the number on {server}"
     mark = _high_water_mark(server, kept)
     if mark:
-        yield mark, f"the high-water mark of {server}"
+        more = f", which a client raised by {TIMING.margin_tickets:,} tickets as it noticed"
+        yield (
+            mark,
+            f"the high-water mark of {server}{more if server.is_raised_fence(mark) else ''}",
+        )
 
 
 def _high_water_mark(server: TicketServer, kept: Kept) -> int:
@@ -548,4 +588,40 @@ def _proof_above(
                 f"number back, and run the command again"
             )
     following = ", ".join(f"{begin} on {server}" for server, begin in begins.items())
-    return f"every ticket of {name!r} from now on is above {above}: the next are {following}"
+    of_some = "" if len(begins) == len(pool.servers) else f" from {_names(begins)}"
+    are = "the next is" if len(begins) == 1 else "the next are"
+    return f"every ticket of {name!r}{of_some} from now on is above {above}: {are} {following}"
+
+
+def _proof_where_accepted(
+    pool: TicketPool, name: str, proof: Callable[[Sequence[TicketServer]], str]
+) -> str:
+    """The proof for the servers whose tickets the peers' marks do not refuse.
+
+    Raises:
+        PartlyDone: the marks refuse those of some servers.
+    """
+    refused = _refused(pool, name)
+    accepted = [server for server in pool.servers if server not in refused]
+    if refused:
+        reasons = (f"{server}: {_refusal(server, mark)}" for server, mark in refused.items())
+        raise PartlyDone("; ".join(reasons), proof(accepted) if accepted else "")
+    return proof(accepted)
+
+
+def _refused(pool: TicketPool, name: str) -> dict[TicketServer, int]:
+    """The servers whose tickets the peers' marks refuse, with these marks."""
+    statuses = {s.server: s for s in ask_tables(pool, [name], ask_peers=True)}
+    return {
+        server: statuses[str(server)].high_water_mark or 0
+        for server in pool.servers
+        if statuses[str(server)].state in ("set back", "quarantined")
+    }
+
+
+def _refusal(server: TicketServer, mark: int) -> str:
+    """Why the tickets of a server are refused, and what to do."""
+    return (
+        f"it was set back, and clients refuse its tickets up to {mark}. Run sqla-tickets restore --offset"
+        f" {server.offset}, with --shard URL for every shard"
+    )

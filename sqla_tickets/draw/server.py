@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InFlightRequest", "Monitor", "TicketServer"]
 
+log = logging.getLogger(__name__)
+
 
 class Poller(Protocol):
     """The thread of a `Monitor`."""
@@ -434,3 +436,5 @@ class TicketServer(TableAccess):
             table.layout, table.generation = None, 0
             self.draw(name, 1)
             table.release()
+            # the log's last word about it was a critical one
+            log.warning("drawing again from the ticket table %r on %s: it is well", name, self)

@@ -110,7 +110,9 @@ class TableStatus:
     @property
     def is_set_back(self) -> bool:
         """Whether the server has forgotten tickets that its peers know of."""
-        return self.last_ticket is not None and self.last_ticket < (self.high_water_mark or 0)
+        return self.last_ticket is not None and _is_refused(
+            self.last_ticket, self.stride, self.high_water_mark or 0
+        )
 
     @property
     def is_well(self) -> bool:
@@ -156,6 +158,8 @@ def ask_tables(
                     read_only[server] = is_read_only(server)
                 if ask_peers:
                     server.ask_peers(table)
+                    if last < table.largest_mark:  # clients may have drawn since it was read
+                        last = _last_ticket(server, name)
             elif isinstance(last, TicketServerError) and not server.breaker.is_closed:
                 failed[server] = last  # else it is about the table
             found.append(_status(pool, server, table, last, read_only.get(server, False)))
@@ -227,10 +231,15 @@ def _state(
     error = last if isinstance(last, TicketError) else table.quarantine
     if error is not None:
         return state_after(error)
-    if not isinstance(last, TicketError) and last < table.largest_mark:
+    if not isinstance(last, TicketError) and _is_refused(last, table.stride, table.largest_mark):
         # after a client has noticed, the peers' marks are above all that it has issued
         return "quarantined" if server.is_raised_fence(table.largest_mark) else "set back"
     return "read-only" if read_only else "up"
+
+
+def _is_refused(last: int, stride: int, mark: int) -> bool:
+    """Whether a table's next ticket is not above its peers' mark."""
+    return last + stride <= mark
 
 
 def _with_leads(statuses: Sequence[TableStatus]) -> list[TableStatus]:

@@ -96,8 +96,6 @@ def few_of(names: Sequence[str]) -> str:
 _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
     "down": "Start the server, or repair the network between here and it.",
-    "read-only": "sqla-tickets doctor names the setting. If the server was a replica, or its data are old:"
-    " sqla-tickets restore --offset {offset} before it takes writes.",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "unfit": UNFIT,
     "moved": "Configure the pool that has it, in each process that still draws from this one.",
@@ -115,9 +113,10 @@ def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
 
 def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
-    fix = _REMEDIES.get(s.state, "").format(offset=s.offset, sequence=s.sequence)
+    fix = _REMEDIES.get(s.state, "").format(sequence=s.sequence)
     if s.state == "read-only":
         why = "It answers, but takes no writes."
+        fix = writes_again("switch off the setting that sqla-tickets doctor names", s.offset)
     elif s.state in ("set back", "quarantined"):
         why, fix = set_back(s), restoration(s)
     else:
@@ -235,8 +234,23 @@ def set_back(status: TableStatus) -> str:
 def restoration(status: TableStatus) -> str:
     """The remedy for a table that was set back."""
     return (
-        f"Run sqla-tickets restore --offset {status.offset} before any client connects. Then restart the clients "
-        f"that have quarantined it, or call pool.unquarantine() in them."
+        f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
+        " draw from the other servers. Then restart the clients that have quarantined it, or call"
+        " pool.unquarantine() in them."
+    )
+
+
+def writes_again(end: str, offset: int) -> str:
+    """What to do about a server that takes no writes.
+
+    Args:
+        end: how it takes writes again.
+        offset: the server's offset.
+    """
+    return (
+        f"If its numbers are current: {end}. If it was a replica, or its data are old, let it take writes only under"
+        f" an address that no client has; then sqla-tickets restore --offset {offset}, with a --server URL for every"
+        " server. Only then may clients reach it."
     )
 
 

@@ -140,7 +140,7 @@ def test_lines_have_no_blanks_at_their_ends(pool: TicketPool, on: list[str]) -> 
             connection.exec_driver_sql("UPDATE photos SET id = 2 + id % 2")
     command = [*COMMAND, "status", *on, "--over", "0"]
     with in_a_terminal(command, 80) as (process, terminal):
-        seen = read_until(terminal, "unquarantine() there.")
+        seen = read_until(terminal, "in them.")
         assert process.wait(60) == 1
     assert "Do: " in seen
     assert re.findall(r".* (?:\x1b\[[\d;]*m)*\r\n", seen.partition("ticket servers")[2]) == []

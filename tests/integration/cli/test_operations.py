@@ -225,7 +225,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.ticket_servers("mariadb")
 def test_a_server_is_set_back_under_a_running_application(
-    servers: ServerFixtures, open_pool: OpenPool
+    servers: ServerFixtures, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is quarantined without anybody's doing, put back by one command, and no id is there twice."""
     first, second = servers.new_mariadb(), servers.mariadb(1)
@@ -255,23 +255,42 @@ def test_a_server_is_set_back_under_a_running_application(
             draw_on_first(open_pool(urls))  # nor does a new process draw from it
 
         shards = ("--shard", shard.render_as_string(False))
+        assert_the_genuine_ids_stay_genuine(on, shards)
+        raised = run_cli("raise", "photos", *shards, *on)
+        assert raised.code == 3
+        assert "clients refuse its tickets up to" in raised.text
+        assert "(offset 1)" not in "".join(re.findall("Done:.*", raised.text))
         rehearsal = run_cli("restore", "--offset", 1, *shards, *on, "--dry-run", "--json")
         assert rehearsal.json["proof"] is None
         assert any("the largest photos.id on" in line for line in rehearsal.json["plan"])
         assert any("the high-water mark of" in line for line in rehearsal.json["plan"])
+        assert any("raised by 100,000 tickets" in line for line in rehearsal.json["plan"])
         assert run_cli("status", *on, "--over", 0).code == 1
         done = run_cli("restore", "--offset", 1, *shards, *on)
         assert done.code == 0, done.text
-        assert "every ticket of 'photos' from now on is above" in done.text
+        assert re.search(r"'photos' from mysql\S+ \(offset 1\) from now on is above", done.text)
         assert run_cli("status", *on, "--over", 0).code == 0
+        assert all(application.has_quarantined for application in applications)
+        assert "a rate/s above 0" in done.text
         for application in applications:
             application.pool.unquarantine("photos")
+            assert "drawing again" in caplog.records[-1].getMessage()
             seen = len(application.ids)
             application.wait_for_ids(20, offset=1)
             assert min(i for i in application.ids[seen:] if i % 2) > before
     ids = sorted(i for application in applications for i in application.ids)
     assert [(i,) for i in ids] == run(shard, "SELECT id FROM photos ORDER BY id")
     assert run_cli("audit", *on, *shards).code == 0
+
+
+def assert_the_genuine_ids_stay_genuine(on: list[str], shards: tuple[str, str]) -> None:
+    """The audit goes by the peers' marks, too, and says how the server is put right."""
+    (report,) = run_cli("audit", *on, *shards, "--json").json["audit"]
+    assert [anomaly["kind"] for anomaly in report["anomalies"]] == ["set back"]
+    text = " ".join(run_cli("audit", *on, *shards).text.split())
+    assert "SET BACK mysql://" in text
+    assert "sqla-tickets restore --offset 1, with --shard URL for every shard" in text
+    assert "sqla-tickets raise" not in text
 
 
 def draw_on_first(pool: TicketPool) -> list[int]:

@@ -94,3 +94,44 @@ def assert_doctor_knows_both(site: Site) -> None:
     assert (finding.severity, finding.value) == ("repeats", "it is a replica")
     (finding,) = found([site.replica, site.urls[1]], "read-only")
     assert (finding.severity, finding.variable) == ("stops", site.pair.read_only)
+
+
+def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
+    site: Site, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The order of the page, with the user of the documentation: no client refuses the server afterwards."""
+    with TicketPool(site.urls) as pool:
+        pool.create_table("photos")
+    running = open_pool(site.urls)
+    ids = draw_from(running, 1, 3)
+    site.pair.wait()
+    site.pair.hold_back()
+    ids += draw_from(running, 1, 20)
+    publish_marks(running, site.urls[1], "photos")
+    own = options([site.replica, site.urls[1]])
+    refused = run_cli("restore", "--offset", 1, *own)
+    assert refused.code == 3
+    assert "takes no writes: let it take them under an address that no client has" in refused.text
+    assert "Next:" not in refused.text
+    assert ".." not in refused.text
+    for done in (run_cli("doctor", *own), run_cli("status", *own, "--over", 0)):
+        assert "under an address that no client has; then sqla-tickets restore --offset 1" in (
+            " ".join(done.text.split())
+        )
+
+    site.pair.promote()  # the clients' address still leads to the primary, which is dead
+    (stands_at,) = (int(str(n)) for (n,) in run(site.replica, "SELECT id FROM photos"))
+    assert stands_at < max(i for i in ids if i % 2)
+    ids += [running.next_id("photos") for _ in range(6)]
+    done = run_cli("restore", "--offset", 1, *own)
+    assert done.code == 0, done.text
+    assert f"every ticket of 'photos' from {name_of(site.replica)} from now on" in done.text
+    site.proxy.lead_to(site.pair.replica.port)
+    again = draw_from(running, 1, 3) + draw_from(open_pool(site.urls), 1, 3)
+    assert_unique(ids + again)
+    assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
+
+
+def name_of(url: URL) -> str:
+    with TicketPool([url], stride=2) as pool:
+        return str(pool.servers[0])
