@@ -233,6 +233,8 @@ def set_back(status: TableStatus) -> str:
 
 def restoration(status: TableStatus) -> str:
     """The remedy for a table that was set back."""
+    if status.is_read_only:
+        return f"Let it {_restored_apart(status.offset)}"
     return (
         f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
         " draw from the other servers. Then restart the clients that have quarantined it, or call"
@@ -248,9 +250,15 @@ def writes_again(end: str, offset: int) -> str:
         offset: the server's offset.
     """
     return (
-        f"If its numbers are current: {end}. If it was a replica, or its data are old, let it take writes only under"
-        f" an address that no client has; then sqla-tickets restore --offset {offset}, with a --server URL for every"
-        " server. Only then may clients reach it."
+        f"If its numbers are current: {end}. If it was a replica, or its data are old, let it"
+        f" {_restored_apart(offset)}"
+    )
+
+
+def _restored_apart(offset: int) -> str:
+    return (
+        f"take writes only under an address that no client has; then run sqla-tickets restore --offset {offset}, with"
+        " --server and --shard URLs for every server and shard. Give it the clients' address last."
     )
 
 

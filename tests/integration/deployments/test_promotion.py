@@ -115,7 +115,7 @@ def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
     assert "Next:" not in refused.text
     assert ".." not in refused.text
     for done in (run_cli("doctor", *own), run_cli("status", *own, "--over", 0)):
-        assert "under an address that no client has; then sqla-tickets restore --offset 1" in (
+        assert "under an address that no client has; then run sqla-tickets restore --offset 1" in (
             " ".join(done.text.split())
         )
 
