@@ -418,7 +418,7 @@ def restore(
     """Raise a restored server above every ticket that it may have issued.
 
     It takes the largest of the peers' high-water marks, the servers' own numbers and the ids on every --shard, and
-    adds a margin. Run it before any client connects.
+    adds a margin. Run it before clients reach the server; if they do already, run it now.
     """
     with pools.one() as pool:
         opened = open_shards(shards) if shards else []
