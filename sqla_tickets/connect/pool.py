@@ -33,6 +33,7 @@ from .connection import Connection
 from .engines import in_memory
 from .identity import Identity, identify
 from .limit import ConnectionRequest, IdleConnections, PendingConnect, Waiter
+from .sockets import clear_tls_errors
 from .timeouts import CONNECT_TIMING, Timeouts
 
 
@@ -237,6 +238,7 @@ class Connections:
         finally:
             with contextlib.suppress(Exception):  # it is broken anyway
                 close(connection.dbapi)
+            clear_tls_errors()  # the closing, too, may have failed
 
     def close_idle(self) -> None:
         """Close idle connections, as the server may have been restarted, or is unresponsive."""

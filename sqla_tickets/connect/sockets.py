@@ -8,6 +8,7 @@ is used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import select
@@ -115,6 +116,22 @@ def socket_of(dbapi_connection: DBAPIConnection) -> int | None:
         except Exception:  # noqa: BLE001, S112  # another driver, or one that has closed it
             continue
     return None
+
+
+def clear_tls_errors() -> None:
+    """Clear what OpenSSL remembers of this thread's last error.
+
+    OpenSSL keeps errors in a queue for each thread. From OpenSSL 3.4 on, Python leaves a broken connection's error there
+    (python/cpython#148594), and every other TLS connection that the thread reads from then fails, too.
+    """
+    # Python clears the queue before it makes a TLS object, and nowhere else that has no side effect.
+    _tls_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """A context that verifies nothing and connects to nothing."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
 
 def buffer_of(dbapi_connection: DBAPIConnection) -> Callable[[], object]:
