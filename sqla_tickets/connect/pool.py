@@ -354,7 +354,11 @@ class Connections:
                 "the child"
             )
         timestamp, owner = begun(), self._is_owner_process
-        lease = self._source.connect()
+        try:
+            lease = self._source.connect()
+        except BaseException:
+            clear_tls_errors()
+            raise
         dbapi = lease.dbapi_connection
         assert dbapi is not None  # a connection that was just checked out
         if not self._shared:

@@ -61,3 +61,15 @@ def test_discarded_connection_leaves_no_tls_error(queue: ErrorQueue, tmp_path: P
     queue.add()
     connections.discard(connection)
     assert queue.is_empty()
+
+
+def test_failed_connect_leaves_no_tls_error(queue: ErrorQueue, tmp_path: Path) -> None:
+    def refuse() -> None:
+        queue.add()
+        raise OSError("refused")
+
+    engine = create_engine(f"sqlite:///{tmp_path}/tickets.db", creator=refuse)
+    connections = Connections(engine, "server", Timeouts(1.0, 1.0))
+    with pytest.raises(OSError, match="refused"):
+        connections.open()
+    assert queue.is_empty()
