@@ -148,7 +148,7 @@ def _naming(key: str) -> Generator[None]:
         raise CommandError(f"{key} cannot be read: write each % in it as %%") from None
     except Exception as error:  # noqa: BLE001  # of whatever stands there instead of text or a table
         raise CommandError(
-            f"{key} cannot be read ({type(error).__name__}): expected a text or a list of texts, a number for a "
+            f"{key} cannot be read ({type(error).__name__}): expected a string or a list of strings, a number for a "
             f"stride, and %% for every %"
         ) from None
 

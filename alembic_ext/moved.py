@@ -69,4 +69,4 @@ def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
     except (CommandError, TicketError) as error:
         if not redirect_paths.has_gone(pools.values(), source, target):
             raise
-        log.info("nothing is done: %r has already gone to %r (%s)", source, target, error)
+        log.info("nothing is done: %r has already moved to %r (%s)", source, target, error)

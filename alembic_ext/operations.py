@@ -164,7 +164,7 @@ def _largest_id(operations: Operations, start_above: StartAbove) -> int:
         return max(_largest_at(url, largest) for url in urls)
     except SQLAlchemyError as error:
         raise CommandError(
-            f"start_above={name!r}, {key!r}: its largest value cannot be read: {error}"
+            f"start_above={name!r}, {key!r}: the column's largest value cannot be read: {error}"
         ) from error
 
 

@@ -105,7 +105,7 @@ def _rows(results: Results, axes: Axes) -> str | None:
             axes.set_yscale("log")
             axes.set_ylabel("rows per second")
             axes.set_title(f"ORM flush, {_name(results, server)}")
-            return f"Rows a second over the delay of the network in ms, {_draw(axes, series)}"
+            return f"Rows per second, by network delay in ms, {_draw(axes, series)}"
     return None
 
 
@@ -122,7 +122,7 @@ def _flushes(results: Results, axes: Axes) -> str | None:
             axes.set_yscale("log")
             axes.set_ylabel("rows per second")
             axes.set_title(f"ORM flush, {_name(results, server)}")
-            return f"Rows a second over the rows of one flush, {_draw(axes, series)}"
+            return f"Rows per second, by rows per flush, {_draw(axes, series)}"
     return None
 
 

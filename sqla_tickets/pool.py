@@ -131,7 +131,7 @@ class TicketPool(event.EventTarget):
         if not is_flag or (require_peer and len(servers) < 2):
             raise TicketArgumentError(
                 f"{this} of {len(servers)}: require_peer={require_peer!r}: expected True or False; True needs at "
-                f"least two servers, since it asks another one"
+                f"least two servers, because a server's marks are on its peers"
             )
         self.servers = tuple(
             TicketServer(_spec_of(given), position, self.stride, timeouts)
@@ -178,7 +178,7 @@ class TicketPool(event.EventTarget):
             if addresses.count(address) > 1:
                 warnings.warn(
                     f"TicketPool({self.name!r}) has the server {server} more than once: when it fails, all of its"
-                    " offsets fail. Replace one entry by a server on another machine",
+                    " offsets fail. Replace one entry with a server on another machine",
                     TicketWarning,
                     stacklevel=3,
                 )

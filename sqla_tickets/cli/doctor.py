@@ -158,7 +158,7 @@ def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="innodb_flush_log_at_trx_commit",
             value=value,
             why="After a crash it repeats the tickets of the last second.",
-            fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration.",
+            fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration.",
         )
     if server.status.get("Innodb_redo_log_enabled") == "OFF":
         yield Finding(
@@ -195,8 +195,8 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="sync_binlog",
             value=value,
             why=(
-                "After a crash the last tickets may be missing on the server, whose InnoDB follows the binary log, "
-                "and on a replica: they are issued again."
+                "After a crash the server, whose InnoDB follows the binary log, or a replica may lack the last tickets, "
+                "and issue them again."
             ),
             fix="SET GLOBAL sync_binlog = 1, or set skip-log-bin, as a ticket server needs no replica.",
         )
@@ -246,7 +246,7 @@ def cluster(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]
                     "when a node joins or leaves. These sequences use them:"
                     f" {', '.join(counted)}."
                 ),
-                fix="The layout 'counter' for every sequence here: op.convert_ticket_table().",
+                fix="Convert every sequence here to the layout 'counter': op.convert_ticket_table().",
             )
 
 
@@ -285,7 +285,7 @@ def increments(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
         ),
         fix=(
             f"SET GLOBAL auto_increment_increment = {wanted[0]}, GLOBAL auto_increment_offset = {wanted[1]},"
-            f" and in the server's configuration; then end all connections.{_for_plain_clients(server)}"
+            f" and set both in the server's configuration; then end all connections.{_for_plain_clients(server)}"
         ),
     )
 
@@ -366,8 +366,8 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable=f"horizon in {lease_table.NAME}",
             value=f"{latest}, and {count} such rows",
             why=(
-                "It is more than a day and ten leases from now, which cannot be true. It is ignored, and the earlier "
-                "horizon is lost."
+                "This horizon is more than a day and ten leases from now, which cannot be true. It is ignored, and the "
+                "earlier one is lost."
             ),
             fix=(
                 f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
@@ -405,7 +405,7 @@ def duplicate_servers(server: ServerInspection, pool: PoolInspection) -> Iterato
             variable="server",
             value=f"the same as {', '.join(others)}",
             why="Two offsets are on one server: when it fails, both fail.",
-            fix="Replace one of the two by another server.",
+            fix="Replace one of the two with another server.",
         )
 
 
@@ -419,7 +419,7 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
             variable="innodb_force_recovery",
             value=level,
             why=(
-                "It was started for data recovery: it may take no writes, and may have skipped crash"
+                "It was started for data recovery: it may refuse writes, and may have skipped crash"
                 " recovery."
             ),
             fix="Start it without that setting, under an address that no client has, and run sqla-tickets restore "
@@ -568,7 +568,7 @@ def connections(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable="max_connections",
             value=f"{most}, of which {used} were used",
             why="The next restart of the application may get no connection.",
-            fix=f"{server.dialect.set_global('max_connections', max(4 * used, 500))}, and in the configuration.",
+            fix=f"{server.dialect.set_global('max_connections', max(4 * used, 500))}, and set it in the configuration.",
         )
 
 
@@ -638,8 +638,8 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
             variable=f"grants on {server.dialect.grant_target(server.database, '*')}",
             value=", ".join(sorted(here)),
             why=(
-                "Only migrations need that. A thief of this password can set numbers back by TRUNCATE, ALTER or a "
-                "new table."
+                "Only migrations need that. Anyone who steals this password can set numbers back with TRUNCATE, "
+                "ALTER or a new table."
             ),
             fix=(
                 f"If applications draw as {_user(server)}, give migrations their own user, and this one only the "
@@ -657,7 +657,7 @@ def encryption(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             severity="advice",
             variable="Ssl_cipher",
             value="none",
-            why=f"The network can read and change the traffic to {host}.",
+            why=f"Anyone on the network can read and change the traffic to {host}.",
             fix=server.dialect.encryption_advice,
         )
 

@@ -152,7 +152,7 @@ def _steps(plans: Sequence[Plan], *, is_short: bool) -> RenderableType:
     for name, lines, others in alike:
         parts += [Text(f"{name or 'all sequences'}:", "bold"), _list("-", lines)]
         if others:
-            parts.append(Text(f"The same, each with its own numbers: {', '.join(others)}."))
+            parts.append(Text(f"The same steps, with other numbers, for {', '.join(others)}."))
     if len(alike) < len(steps):
         parts.append(Text("To see all steps: --dry-run | less", "dim"))
     return Group(*parts)

@@ -117,7 +117,7 @@ def pool_options(command: Command) -> Command:
             "--stride",
             type=STRIDE,
             metavar="NUMBER",
-            help="Stride of the pool of --server; default: their number.",
+            help="Stride of the --server pool; default: the number of servers.",
         ),
         click.option(
             "--server",
@@ -126,7 +126,7 @@ def pool_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SERVERS",
             show_envvar=True,
-            help="A ticket server; once for each, in the pool's order.",
+            help="A ticket server; repeat it for each, in the pool's order.",
         ),
         click.option(
             "--config",
@@ -147,7 +147,7 @@ def shard_options(command: Command) -> Command:
             "columns",
             multiple=True,
             metavar="TABLE.COLUMN[=SEQUENCE]",
-            help="A column that holds tickets; default: the key of the table named as the sequence.",
+            help="A column that holds tickets; default: the key of the table with the sequence's name.",
         ),
         click.option(
             "--shard",
@@ -157,7 +157,7 @@ def shard_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
-            help="A database of the application; once for each.",
+            help="A database of the application; repeat it for each.",
         ),
     ):
         command = option(command)

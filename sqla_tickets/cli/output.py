@@ -221,7 +221,7 @@ _MEANING: dict[Severity, str] = {
 def findings_table(findings: Sequence[Finding]) -> RenderableType:
     """The output of ``sqla-tickets doctor``."""
     if not findings:
-        return Text("No findings: the ticket servers are well.", "green")
+        return Text("No findings: the ticket servers are healthy.", "green")
     return _list(
         Problem(
             _MEANING[finding.severity],

@@ -353,7 +353,7 @@ def _refuse_without_peers(
     else:
         return
     raise TicketArgumentError(
-        f"it is not known which tickets of {name!r} {_names(servers)} issued: {reason}. {fix} all of the"
+        f"it is not known how far {_names(servers)} issued {name!r}: {reason}. {fix} all of the"
         " application's databases with --shard"
     )
 
@@ -470,7 +470,7 @@ def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
         f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
         for server in unfinished
     ]
-    return lines or ["nothing is left to do, or a conversion is to be finished"]
+    return lines or ["finish an interrupted conversion, if there is one"]
 
 
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
@@ -522,7 +522,7 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
         name: [
             *_ids_on_shards(on_shards, name),
             *(f"close {name!r} on {server}" for server in going),
-            *(f"raise {name!r} on {server} above their tickets" for server in staying),
+            *(f"raise {name!r} on {server} above the closed tables" for server in staying),
         ]
         for name in names
     }

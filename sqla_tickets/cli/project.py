@@ -102,7 +102,7 @@ def changes(
             text = with_option(text, key, values, is_toml=file.suffix == ".toml")
     if not re.search(r"^ticket_servers *=", text, re.MULTILINE):
         raise TicketArgumentError(
-            f"{file} names no ticket servers: give one --server URL for each, in their order"
+            f"{file} names no ticket servers: give one --server URL for each, in the pool's order"
         )
     found.edit(file, text)
     scripts = _scripts(file)

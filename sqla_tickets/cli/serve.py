@@ -91,7 +91,7 @@ def bounds(value: object) -> BlockBounds:
     "--tokens",
     "tokens_file",
     metavar="FILE",
-    help=f"A file with a token and its sequences in each line.  [env var: {TOKENS_VARIABLE}, with the lines]",
+    help=f"A file with a token and its sequences on each line.  [env var: {TOKENS_VARIABLE}, with the lines]",
 )
 @click.option("--no-tokens", is_flag=True, help="Listen on any address, and let everyone draw.")
 @click.option("--public-status", is_flag=True, help="Show the status page and metrics to everyone.")

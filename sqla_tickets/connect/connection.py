@@ -59,7 +59,7 @@ class _Cursor:
             raise OutOfStep("the idle connection was closed")
         log.warning(
             "%s: closed a connection that had unread data before a statement was sent. Check whether a proxy repeats "
-            "or delays answers: a later one could pass for the next answer",
+            "or delays answers: a late answer could be taken for the next one",
             self._name,
         )
         raise OutOfStep("unread data on an idle connection")

@@ -29,7 +29,7 @@ _OF_THE_SERVER = {
     ErrorKind.ACCESS_DENIED: "check the user and the password in its URL.",
     ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",
     ErrorKind.DISK_FULL: "free some.",
-    ErrorKind.KILLED: "find what kills statements there, such as a limit of their time.",
+    ErrorKind.KILLED: "find what kills statements there, such as a statement time limit.",
 }
 _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ErrorKind.LOCK_TIMEOUT: (
@@ -38,11 +38,11 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ),
     ErrorKind.KILLED: (
         TicketServerError,
-        "find what kills statements there, such as a limit of their time.",
+        "find what kills statements there, such as a statement time limit.",
     ),
     ErrorKind.DISK_FULL: (
         TicketServerError,
-        "free some; draws return within seconds.",
+        "free some; draws then resume within seconds.",
     ),
     ErrorKind.TABLE_MISSING: (
         TicketTableMissing,
@@ -53,7 +53,7 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
         TicketIntegrityError,
         "the table is used up, or its counter was set back.",
     ),
-    ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "the table is no ticket table."),
+    ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "it is not a ticket table."),
     ErrorKind.IN_USE: (TicketTableError, "drop that object first."),
     ErrorKind.ACCESS_DENIED: (
         TicketTableError,
@@ -91,9 +91,7 @@ def failure_of(
     if table is None or not concerns_table(kind):
         advice = _OF_THE_SERVER.get(kind, IS_IT_RUNNING)
         if kind is ErrorKind.DISCONNECTED and _NOT_VERIFIED.search(said):
-            advice = (
-                "its certificate is not valid for the host, or not from the authority, in its URL."
-            )
+            advice = "its certificate does not name the host in its URL, or is not from the authority named there."
         return TicketServerError(f"{server}: {kind.value}{said}: {advice}")
     error_class, advice = _OF_THE_TABLE[kind]
     if kind is ErrorKind.ACCESS_DENIED and error is not None:

@@ -215,10 +215,10 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
         for name, text in (
             (
                 "last_ticket",
-                "The largest ticket that this process has seen, or that peers have told it of.",
+                "The largest ticket that this process has seen, or that the high-water marks show.",
             ),
             ("lead", "How far last_ticket is above the lowest server's."),
-            ("capacity_ratio", "The used part of the numbers, 0 to 1."),
+            ("capacity_ratio", "The fraction of the numbers that is used, 0 to 1."),
             (
                 "quarantined",
                 "1 while the table is quarantined, or shows a smaller number than it has issued.",

@@ -37,7 +37,7 @@ class PostgreSQL(TicketDialect):
     maintenance_database = "postgres"
     drop_database = "DROP DATABASE {} WITH (FORCE)"  # even while clients are connected to it
     encryption_advice = (
-        "Give the URL ?sslmode=verify-full&sslrootcert=FILE, and pg_hba.conf hostssl."
+        "Add ?sslmode=verify-full&sslrootcert=FILE to the URL, and use hostssl in pg_hba.conf."
     )
 
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {

@@ -79,7 +79,7 @@ class Peers(Protocol):
     def check_mark(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess, /
     ) -> None:
-        """Check that a peer has given its mark of a table, or report that no peer could.
+        """Check that a peer has reported a mark of a table, or report that no peer could.
 
         Raises:
             TicketTableError: no peer could, and the pool requires a mark.

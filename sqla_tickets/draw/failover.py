@@ -127,7 +127,7 @@ class Failover:
 
     def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
         reasons = "; ".join(map(str, failures.values()))
-        message = f"no ticket server of {self._pool!r} can give a ticket of {name!r}: {reasons}"
+        message = f"no ticket server of {self._pool!r} can issue a ticket of {name!r}: {reasons}"
         for failure in failures.values():
             if isinstance(failure, TicketTableMoved):
                 return failure

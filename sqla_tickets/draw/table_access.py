@@ -228,7 +228,7 @@ class TableAccess(ServerAccess):
 
         Raises:
             TicketServerError: a peer is in the same cluster.
-            TicketTableError: no peer can give a mark, and the pool requires one.
+            TicketTableError: no peer can report a mark, and the pool requires one.
             Exception: the driver's error.
         """
         over = connection or self  # another connection may have led to another server since

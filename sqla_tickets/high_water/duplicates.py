@@ -34,7 +34,7 @@ class DuplicateServers:
             if server.identity.shares_cluster(other.identity):
                 self._log_once(
                     logging.ERROR,
-                    f"{server} and {other} are members of one cluster, and so one ticket server: the one with the "
+                    f"{server} and {other} are members of one cluster, and count as one ticket server: the one with the "
                     "larger offset issues no tickets",
                 )
                 if other.offset > server.offset:
@@ -43,7 +43,7 @@ class DuplicateServers:
                 self._log_once(
                     logging.WARNING,
                     f"{server} and {other} are one server: when it fails, both offsets fail. Replace one of"
-                    " them by a server on another machine",
+                    " them with a server on another machine",
                 )
 
     def _log_once(self, level: int, message: str) -> None:

@@ -130,7 +130,7 @@ class HighWaterService:
             is_awaited=is_awaited,
         )
         for peer in late:
-            log.info("%r is drawn from %s before %s has given its mark", table.name, server, peer)
+            log.info("%r is drawn from %s before %s has reported a mark", table.name, server, peer)
         table.end_to_read_marks(returns)
         if table.doubtful_marks:
             shown: dict[PeerServer, list[int | None]] = {}
@@ -165,7 +165,7 @@ class HighWaterService:
     def check_mark(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> None:
-        """Check that a peer has given its mark of a table, or report that no peer could.
+        """Check that a peer has reported a mark of a table, or report that no peer could.
 
         Raises:
             TicketTableError: no peer could, and the pool requires a mark.
@@ -177,17 +177,17 @@ class HighWaterService:
         why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table, over)}" for peer in peers)
         if self._requires_peer:
             error = TicketTableError(
-                f"{table.name!r} is not drawn from {server}: no peer can give its mark, and the pool has "
-                f"require_peer=True. Bring a peer back, or let pool.create_table() create missing tables of "
-                f"marks ({why})"
+                f"{table.name!r} is not drawn from {server}: no peer can report a mark, and the pool has "
+                f"require_peer=True. Bring a peer back, or create missing tables of marks with "
+                f"pool.create_table() ({why})"
             )
             error.kind = "no_peer"
             raise error
         if not table.has_reported_no_mark:
             table.has_reported_no_mark = True
             log.warning(
-                "%r is drawn from %s although no peer can give its mark: if that server was restored or promoted, it "
-                "repeats ids. Bring a peer back, or let pool.create_table() create missing tables of marks; "
+                "%r is drawn from %s although no peer can report a mark: if that server was restored or promoted, it "
+                "repeats ids. Bring a peer back, or create missing tables of marks with pool.create_table(); "
                 "TicketPool(require_peer=True) refuses such draws (%s)",
                 table.name,
                 server,

@@ -242,8 +242,8 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
         raise Problem(
             400,
             "large_numbers",
-            "The tickets are above 2**53 - 1, where some languages round numbers of JSON.",
-            "Send numbers=string, or numbers=integer if the program reads integers of 64 bits.",
+            "The tickets are above 2**53 - 1, where some languages round JSON numbers.",
+            "Send numbers=string, or numbers=integer if the program reads 64-bit integers.",
         )
     first = str(block[0]) if numbers == "string" else block[0]
     return {"first": first, "step": block.step, "count": len(block)}
@@ -259,7 +259,7 @@ def _check_not_from_a_page(request: Request) -> None:
         raise Problem(
             403,
             "forbidden",
-            "A browser's page may not draw tickets from a service without tokens.",
+            "A web page may not draw tickets from a service without tokens.",
             "Call it from a program, or serve with tokens.",
         )
 

@@ -37,7 +37,7 @@ def inspect(context: StatementContext, name: str) -> FoundTable:
     """Inspect what the server has under that name, including a table's number.
 
     Raises:
-        TicketTableError: the table is no ticket table of this pool.
+        TicketTableError: the table is not a ticket table of this pool.
     """
     found = inspection.describe(context, name)
     if isinstance(found, Tombstone):
@@ -320,8 +320,8 @@ def _refuse_to_meet(context: StatementContext, name: str, stands: int, number: i
             continue
         raise TicketTableError(
             f"the ticket table {name!r} on {context.server} is at {stands} and cannot be raised to {number}: servers "
-            f"that joined with a larger stride than {context.stride} issue numbers of its class above {joined}, "
-            "so tickets would repeat. End the growth (sqla-tickets grow --finish), then raise the sequence with "
+            f"that joined with a larger stride than {context.stride} issue numbers of its residue class above {joined}, "
+            "so tickets would repeat. Run sqla-tickets grow --finish, then raise the sequence with "
             "a pool of all servers"
         )
 

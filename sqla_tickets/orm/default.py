@@ -225,7 +225,7 @@ class IdDefault(ColumnDefault):
     def _set_parent(self, parent: Any, **kw: Any) -> None:
         column: Column[Any] = parent
         if column.onupdate is self:
-            raise TicketArgumentError(f"{self!r} cannot be an onupdate: a ticket is for an INSERT")
+            raise TicketArgumentError(f"{self!r} cannot be an onupdate: only INSERTs draw tickets")
         super()._set_parent(column, **kw)
         if column.autoincrement is True:
             raise TicketArgumentError(

@@ -50,8 +50,8 @@ def check_replaceable(column: Column[Any], declared: object) -> None:
     default, where = column.default, f"{column.table.name}.{column.name}"
     if default is not None and not isinstance(default, Sequence):
         raise TicketArgumentError(
-            f"{where} cannot draw from {declared!r}, as it has the default {default!r}: expected none, or one of the "
-            f"database. If nothing else needs the default, set `column.default = None` first"
+            f"{where} cannot draw from {declared!r}, as it has the default {default!r}: expected no default, or a "
+            f"server default. If nothing else needs the default, set `column.default = None` first"
         )
     if column.computed is not None:
         raise TicketArgumentError(

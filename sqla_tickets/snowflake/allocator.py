@@ -313,7 +313,7 @@ class LeaseAllocator:
             )
         return NodeIdsExhausted(
             f"the pool {self._name!r} has no node number left: all {1 << bits} ({bits} bits) have owners{reasons}. "
-            "Use a layout with more bits for the node, run fewer processes, or call pool.dispose() at their end, "
+            "Use a layout with more bits for the node, run fewer processes, or call pool.dispose() when each one ends, "
             f"which gives their numbers back"
         )
 

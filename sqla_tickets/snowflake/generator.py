@@ -41,8 +41,8 @@ def check_shard(name: str, layout: BitLayout, shard: object) -> None:
     """
     if layout.node_lowest:
         raise TicketArgumentError(
-            f"ids of {name!r}: {layout} has the node in its lowest bits, so it has no bits for the process: use "
-            f"INSTAGRAM"
+            f"ids of {name!r}: {layout} keeps the node in its lowest bits, so a shard leaves no bits for the process: "
+            f"use INSTAGRAM"
         )
     whole_number(f"ids of {name!r}, a shard of {layout.node} bits", shard, 0, layout.nodes - 1)
 
@@ -315,7 +315,7 @@ class SnowflakeGenerator:
             or now - since > TIMING.clock_wait_seconds + 2 * tick
         ):
             raise ClockMovedBack(
-                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, of "
+                f"this machine's clock is {behind * tick:.3f} s behind the last id of {self.name!r}, made at "
                 f"{self.layout._time_at(self._tick)}: a generator waits at most {TIMING.clock_wait_seconds} s for a "
                 "clock that has stepped back. Try again when the clock has caught up, and let NTP slew the clock "
                 f"instead of stepping it"

@@ -65,7 +65,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     elif len(failing) == len(wanted):
         ids = "No ids are issued."
     elif failing:
-        ids = f"No ids of {few_of(failing)} are issued."
+        ids = f"No ids are issued for {few_of(failing)}."
     elif waiting:
         ids = f"Draws of {few_of(waiting)} wait for a server that is BUSY."
     else:

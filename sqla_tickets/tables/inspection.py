@@ -22,7 +22,7 @@ _STUB_COLUMN: Final = re.compile(r"stub(?:_([1-9][0-9]*))?")
 
 #: Parts of messages, by which the status of a table is found.
 DROPPED: Final = "was dropped by a migration, or its server retired"
-GROWING: Final = " That is right while the pool grows, until sqla-tickets grow --finish; else give this process stride="
+GROWING: Final = " That is expected while the pool grows, until sqla-tickets grow --finish; otherwise give this process stride="
 _INTEGER: Final = re.compile(r"(tiny|small|medium|big)?int(?:eger)?\b(?:\(\d+\))?( unsigned)?")
 _BITS: Final = {"tiny": 8, "small": 16, "medium": 24, "": 32, "big": 64}
 #: The largest number below which floats are exact.
@@ -100,7 +100,7 @@ def active_table(context: StatementContext, name: str) -> ActiveTable:
 
     Raises:
         TicketTableMoved: there is a tombstone, which names the sequence's new pool or name.
-        TicketTableError: the table is missing, is no ticket table, or is another pool's.
+        TicketTableError: the table is missing, is not a ticket table, or is another pool's.
     """
     found = describe(context, name)
     if isinstance(found, Tombstone):
@@ -121,7 +121,7 @@ def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | 
     """The object of that name: a table as `active_table` finds it, a tombstone, or nothing.
 
     Raises:
-        TicketTableError: the table is no ticket table, or is another pool's.
+        TicketTableError: the table is not a ticket table, or is another pool's.
     """
     rows = context.rows(context.dialect.describe_table(name), table=name)
     if not rows:
@@ -159,7 +159,7 @@ def _numbered_otherwise(
     advice = "Are the pool's servers in another order, or was its stride changed?"
     if stride > context.stride and stride % context.stride == 0:
         advice = (
-            f"This pool's stride is {context.stride} and the table's {stride}, since the pool has grown: give this "
+            f"This pool's stride is {context.stride} and the table's {stride}, because the pool has grown: give this "
             f"process the new list of servers, and stride={stride}"
         )
     elif stride < context.stride and context.stride % stride == 0:
@@ -260,7 +260,7 @@ def _layout(
         if columns[stub][0] and columns["id"] == (False, False):
             return "counter", stub, stride
     raise TicketTableError(
-        f"the table {name!r} on {context.server} is no ticket table: expected the columns id and stub,"
+        f"the table {name!r} on {context.server} is not a ticket table: expected the columns id and stub,"
         " stub unique, id either AUTO_INCREMENT and unique (replace) or neither (counter);"
         f" found {sorted(columns)}. If that is a table of the application, give the tickets a database of their own"
     )

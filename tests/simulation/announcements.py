@@ -17,7 +17,7 @@ __all__ = ["Announcements"]
 
 #: Parts of the messages that the docs promise.
 BROKEN_PROMISE: Final = "has broken its promise"
-IS_ALONE: Final = "although no peer can give its mark"
+IS_ALONE: Final = "although no peer can report a mark"
 WAS_SET_BACK: Final = "was set back to an older state: it leases"
 
 

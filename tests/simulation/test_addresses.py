@@ -78,7 +78,7 @@ def test_own_answer_counts_for_nothing_while_servers_change(
 
     play("mysql", work)
     assert len(tickets) == len(set(tickets)), tickets
-    assert "no peer can give its mark" in refused[0]
+    assert "no peer can report a mark" in refused[0]
 
 
 def test_two_runs_that_are_found_at_once_have_two_generations(

@@ -419,7 +419,7 @@ def test_answer_counts_for_nothing_once_its_address_leads_elsewhere(
         pool.dispose()
 
     play("mysql", work)
-    assert "no peer can give its mark" in refused[0]
+    assert "no peer can report a mark" in refused[0]
 
 
 def test_peer_whose_address_was_mended_has_come_back() -> None:

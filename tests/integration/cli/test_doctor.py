@@ -126,7 +126,7 @@ def create_node_table(pair: Pair) -> None:
 def test_a_healthy_pair_has_no_finding(pair: Pair) -> None:
     assert pair.findings == []
     done = run_cli("doctor", *options(pair.urls))
-    assert (done.code, done.text) == (0, "No findings: the ticket servers are well.\n")
+    assert (done.code, done.text) == (0, "No findings: the ticket servers are healthy.\n")
     assert run_cli("doctor", *options(pair.urls), "--json").json == {"findings": []}
 
 

@@ -129,7 +129,7 @@ def test_plan_shows_sequences_apart_that_differ_in_more_than_numbers(
         text = read_until(terminal, "Nothing was changed")
     assert re.search(r"'albums' on .* it is raised above 5000", text)
     assert re.search(r"'people' on .* it stays", text)
-    assert "The same, each with its own numbers: tags." in text
+    assert "The same steps, with other numbers, for tags." in text
 
 
 def test_lines_have_no_blanks_at_their_ends(pool: TicketPool, on: list[str]) -> None:

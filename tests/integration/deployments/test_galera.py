@@ -474,5 +474,5 @@ def test_pool_on_two_nodes_after_a_failback_stays_in_a_generation(
         ids += draw_in_rotation(server, held * 4)
         site.plain.thaw()
         assert server.generation == before
-        assert "given its mark" not in caplog.text
+        assert "reported a mark" not in caplog.text
     assert_unique(ids)

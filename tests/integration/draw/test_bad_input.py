@@ -151,7 +151,7 @@ def test_a_table_that_is_no_ticket_table(
     for url in ticket_urls:
         run(url, f"CREATE TABLE photos ({columns})")
     pool = open_pool(ticket_urls)
-    wanted = r"'photos'.*no ticket table.*a table of the application"
+    wanted = r"'photos'.*not a ticket table.*a table of the application"
     with pytest.raises(TicketTableError, match=wanted):
         pool.next_id("photos")
     with pytest.raises(TicketTableError, match=wanted):

@@ -787,7 +787,7 @@ def test_servers_that_keep_no_marks(
     assert_unique(ids)
     said = [r.getMessage() for r in caplog.records]
     assert sum("keeps no marks of its peers" in text for text in said) == 2
-    assert sum("no peer can give its mark" in text for text in said) == 2
+    assert sum("no peer can report a mark" in text for text in said) == 2
     assert len(said) == 4
 
 
@@ -948,7 +948,7 @@ def test_two_addresses_of_one_server(
     assert len(said) == 1
     assert "127.0.0.1" in said[0]
     assert "localhost" in said[0]
-    wanted = r"no peer can give its mark.*it is the same server"
+    wanted = r"no peer can report a mark.*it is the same server"
     required = TicketPool([urls[0], urls[0].set(host="localhost")], require_peer=True)
     with required, pytest.raises(TicketTableError, match=wanted):  # its own marks are no peer's
         required.next_id("photos")

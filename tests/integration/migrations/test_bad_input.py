@@ -128,7 +128,7 @@ def test_a_table_that_is_no_ticket_table(default: TicketPool, media: TicketPool)
             lambda: op.create_ticket_table("photos"),
             *(OPERATIONS[each] for each in ("drop", "raise", "rename", "move")),
         ):
-            fails(call, "is no ticket table")
+            fails(call, "is not a ticket table")
     assert [*maintenance.table_states(default, "photos").values()][1] is None
 
 

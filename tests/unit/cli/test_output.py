@@ -145,7 +145,7 @@ def test_the_next_step_fits_the_reason(state: State, error: str, why: str, fix: 
     assert f"{why}\n" in "\n".join(map(str.rstrip, text.splitlines()))
     assert fix in text
     assert "Correct the configuration" not in text
-    assert "That is right while" not in text
+    assert "That is expected while" not in text
 
 
 def test_audit_shows_columns_without_anomalies_in_one_table() -> None:
@@ -189,7 +189,7 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
         ([], "2 of 2 ticket servers are UP. There are no sequences: create one, or name a foreign table."),
         (of(["a"], "moved", "so")[1:], "2 of 2 ticket servers are UP. Every sequence has MOVED."),
         ([record("", 2, "down")], "1 of 2 ticket servers is DOWN. No ids are issued."),
-        ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids of b are issued."),
+        ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids are issued for b."),
         ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. No ids are issued."),
         ([record("a", 1, "busy"), record("a", 2, "down")], "1 of 2 ticket servers is BUSY, 1 is DOWN. Draws of a wait for a server that is BUSY."),
         ([record("a", 1, largest=1), record("a", 2)], "2 of 2 ticket servers are UP. Ids are issued."),
