@@ -10,7 +10,9 @@ from typing import Final, Literal
 
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
-from ..status.text import in_short, restoration, set_back, without_advice
+from ..status.text import dropped_remedy, in_short, restoration, set_back, without_advice
+from ..tables.inspection import DROPPED
+from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
 
@@ -232,6 +234,8 @@ def _not_compared(
         elif reason is None:
             reason = "it has no ticket table in use"
             fix = f"Create it, by a migration or sqla-tickets create {column.sequence}."
+            if isinstance(state, Tombstone) and state.kind == "dropped":
+                reason, fix = f"its table {DROPPED}", dropped_remedy(column.sequence)
         said = without_advice(in_short(reason, str(server.server), column.sequence), "down")
         why = f"It is not known which tickets {server.server} issued. {said}"
         yield Anomaly(kind="not compared", why=why, fix=fix)

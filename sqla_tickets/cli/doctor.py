@@ -25,8 +25,17 @@ from ..high_water.statements import MARKS
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
-from ..status.text import in_short, restoration, set_back, unfit, without_advice, writes_again
-from ..tables.inspection import ActiveTable
+from ..status.text import (
+    dropped_remedy,
+    in_short,
+    new_or_restored,
+    restoration,
+    set_back,
+    unfit,
+    without_advice,
+    writes_again,
+)
+from ..tables.inspection import DROPPED, ActiveTable
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, ServerInspection, inspect_pool
 
@@ -386,8 +395,10 @@ def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         severity="stops",
         variable="connection",
         value="none",
-        why=without_advice(in_short(str(server.error), str(server.server), ""), "down"),
-        fix="Start it, or repair the network, the user or the password.",
+        why=without_advice(in_short(str(server.error), str(server.server), ""), server.state),
+        fix=new_or_restored(server.server.offset)
+        if server.state == "no database"
+        else "Start it, or repair the network, the user or the password.",
     )
 
 
@@ -474,6 +485,16 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 value="missing",
                 why="Only the other servers can issue its tickets.",
                 fix=f"sqla-tickets create {name}",
+            )
+        elif isinstance(state, Tombstone) and state.kind == "dropped":
+            yield Finding(
+                code="table-missing",
+                severity="stops",
+                sequence=name,
+                variable=f"table {name}",
+                value="dropped",
+                why=f"It {DROPPED}, at {state.high_water}.",
+                fix=dropped_remedy(name),
             )
         elif isinstance(state, TicketTableMoved) or (
             isinstance(state, Tombstone) and state.kind in ("opening", "converting")

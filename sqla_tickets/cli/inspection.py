@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .. import TableStatus, TicketError, TicketPool, TicketServer
 from ..dialects import Grant, TicketDialect, class_of
 from ..maintenance import operations, tombstones
-from ..maintenance.status import ask_tables
+from ..maintenance.status import State, ask_tables, state_after
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import lease_table, numbering
 from ..snowflake.leases import NodeLeases
@@ -52,6 +52,7 @@ class ServerInspection:
         far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
         node_fault: why it leases no node numbers although it has their table.
         error: why it did not answer, or was not asked.
+        state: its state after that error.
         cluster: the cluster that it shares with another server of the pool, in which case it was not asked.
     """
 
@@ -69,6 +70,7 @@ class ServerInspection:
     far_horizons: tuple[int, int] = (0, 0)
     node_fault: TicketError | None = None
     error: str | None = None
+    state: State = "up"
     cluster: str | None = None
 
     @property
@@ -179,7 +181,7 @@ def _inspect_server(server: TicketServer) -> ServerInspection:
     try:
         server.do("", ask)
     except TicketError as error:
-        inspection.error = str(error)
+        inspection.error, inspection.state = str(error), state_after(error)
         if error.kind == "duplicate" and server.identity is not None:
             inspection.cluster = server.identity.cluster
     return inspection

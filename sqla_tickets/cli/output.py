@@ -178,12 +178,17 @@ def _row(s: TableStatus, *, is_first: bool) -> dict[str, str | Text]:
         "peers know": "-" if s.high_water_mark is None else f"{s.high_water_mark:,}",
         "layout": f"{s.layout or '-'}{' (foreign)' if s.is_foreign else ''}{f' {s.bits}' if s.bits < 64 else ''}",
         "of": f"{s.offset} of {s.stride}",
-        "lead": number(s.lead),
+        "lead": whole(s.lead),
         "rate/s": number(s.rate),
         "left": number(s.capacity_left),
         "runs out": end.isoformat() if end else "-",
         "below 2^53": _in_javascript(s),
     }
+
+
+def whole(value: int | None) -> str:
+    """An id with separators, and never with an exponent."""
+    return "-" if value is None else f"{value:,}"
 
 
 def _in_javascript(s: TableStatus) -> str:
@@ -266,17 +271,17 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
     if len(well) > 1:
         table = table_of(["column", "ids on the shards", "the largest"], whole=("column",))
         for r in well:
-            table.add_row(r.column, f"{r.rows:,}", number(r.largest))
+            table.add_row(r.column, f"{r.rows:,}", whole(r.largest))
         parts += [table, Text(f"{_NO_ANOMALY}\n", "green")]
     for r in reports:
         if len(well) > 1 and r in well:
             continue
-        title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {number(r.largest)}"
+        title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
         table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
         for offset in sorted({*r.residues, *r.high_waters}):
             n = r.residues.get(offset, 0)
             part = n / max(r.rows, 1)
-            high = number(r.high_waters[offset]) if offset in r.high_waters else "no server"
+            high = whole(r.high_waters[offset]) if offset in r.high_waters else "no server"
             table.add_row(
                 str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high
             )

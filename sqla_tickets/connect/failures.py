@@ -25,6 +25,7 @@ _NOT_VERIFIED = re.compile(
 #: The advice where nothing better is known.
 IS_IT_RUNNING = "check that it is running, and reachable from here."
 _OF_THE_SERVER = {
+    ErrorKind.DATABASE_MISSING: "load its backup, or create the database.",
     ErrorKind.READ_ONLY: "check whether it was demoted: a ticket server must take writes.",
     ErrorKind.ACCESS_DENIED: "check the user and the password in its URL.",
     ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",

@@ -55,6 +55,7 @@ class ErrorKind(enum.Enum):
     """The meaning of a driver's error for a draw."""
 
     ACCESS_DENIED = "a missing privilege"
+    DATABASE_MISSING = "it has no such database"
     DEADLOCK = "a deadlock"
     DISCONNECTED = "the connection or the server is gone"
     DISK_FULL = "no space is left on its disk"

@@ -112,6 +112,7 @@ class MySQL(TicketDialect):
         1205: ErrorKind.LOCK_TIMEOUT,
         1040: ErrorKind.TOO_MANY_CONNECTIONS,
         1203: ErrorKind.TOO_MANY_CONNECTIONS,  # max_user_connections
+        1049: ErrorKind.DATABASE_MISSING,
         1044: ErrorKind.ACCESS_DENIED,
         1045: ErrorKind.ACCESS_DENIED,
         1142: ErrorKind.ACCESS_DENIED,

@@ -41,6 +41,7 @@ class PostgreSQL(TicketDialect):
     )
 
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {
+        "3D000": ErrorKind.DATABASE_MISSING,
         "40001": ErrorKind.DEADLOCK,
         "40P01": ErrorKind.DEADLOCK,
         "55P03": ErrorKind.LOCK_TIMEOUT,
@@ -60,7 +61,9 @@ class PostgreSQL(TicketDialect):
     }
     # its code is that of everything which is not implemented
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {
-        "cached plan must not change result type": ErrorKind.SCHEMA_MISMATCH
+        "cached plan must not change result type": ErrorKind.SCHEMA_MISMATCH,
+        # libpq keeps the code back
+        r'fatal: +database ".*" does not exist': ErrorKind.DATABASE_MISSING,
     }
 
     # -- errors

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Final, Literal
 
 from ..concurrency import random, time
 from ..errors import TicketError
 from .timing import TIMING
 
+_NUMBERS: Final = re.compile(r"\d+")
 CircuitState = Literal["closed", "half_open", "open"]
 
 
@@ -31,6 +33,7 @@ class CircuitBreaker:
         self.failures = 0
         self.opened_at = self._asked_at = 0.0
         self._found: tuple[float, TicketError] | None = None
+        self._reported: str | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -66,6 +69,15 @@ class CircuitBreaker:
         self._next_attempt = now + wait * _jitter()
         self.timed_out, self.refused, self.reason = timed_out, refused, reason
 
+    def is_news(self, error: TicketError) -> bool:
+        """Whether an error differs, in more than numbers, from the last one that was reported since a success.
+
+        It counts as reported from now on.
+        """
+        text = _NUMBERS.sub("", str(error))
+        is_news, self._reported = text != self._reported, text
+        return is_news
+
     def postpone(self) -> None:
         """Postpone the next attempt by the shortest wait, since one has just begun."""
         if self.reason is not None:
@@ -100,6 +112,7 @@ class CircuitBreaker:
         """Close after a success."""
         if self.failures:
             self._close()
+            self._reported = None
             self.failures = 0  # last: after an interrupt before it, the next success completes this
 
     def _close(self) -> None:

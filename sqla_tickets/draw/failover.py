@@ -99,7 +99,7 @@ class Failover:
                 raise
             except TicketError as error:
                 failures[first] = error
-                self._log_failure(error, was_well=True)
+                self._log_failure(first, name, error, was_well=True)
         return self._draw_elsewhere(name, n, start, began, failures)
 
     def _draw_elsewhere(
@@ -116,12 +116,19 @@ class Failover:
                 raise
             except TicketError as error:
                 failures[server], failed = error, server
-                self._log_failure(error, was_well=was_well)
+                self._log_failure(server, name, error, was_well=was_well)
         raise self._none_left(name, failures)
 
-    def _log_failure(self, error: TicketError, *, was_well: bool) -> None:
+    def _log_failure(
+        self, server: TicketServer, name: str, error: TicketError, *, was_well: bool
+    ) -> None:
         # else it was logged before; a sequence that has moved is followed
         is_news = was_well and not isinstance(error, TicketTableMoved)
+        table = server.table(name).breaker
+        if (
+            is_news and not table.is_closed
+        ):  # each retry of a table that does not fit finds the same
+            is_news = table.is_news(error)
         level = logging.WARNING if is_news else logging.INFO
         log.log(level, "drawing from the next ticket server: %s", error)
 

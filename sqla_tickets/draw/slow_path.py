@@ -249,7 +249,7 @@ def _inspect(server: TableAccess, connection: Connection, table: TicketTable) ->
         inspection.catch_up(context)
         follows = inspection.follows(context, table.name, layout.name, layout.stub)
         if follows is not None and follows <= known:
-            raise _set_back(server, table, known, follows)
+            raise _set_back(server, table, known, f"a table at {table.last_shown}")
     return layout
 
 
@@ -375,14 +375,14 @@ def _refused(server: TableAccess, table: TicketTable, refused: RefusedTickets) -
         )
         return _integrity_error(server, table, "residue", expected, f"{found}: {taken_over}")
     if refused.why == "regression":
-        return _set_back(server, table, refused.last, found)
+        return _set_back(server, table, refused.last, str(found))
     if refused.why == "repeated":
         return _repeated(server, table, found)
     return server.failed(table.name, ErrorKind.EXHAUSTED, None)
 
 
 def _set_back(
-    server: TableAccess, table: TicketTable, last: int, found: int
+    server: TableAccess, table: TicketTable, last: int, found: str
 ) -> TicketIntegrityError:
     expected = f"a ticket above {last}, which it had issued before"
     if last == table.largest_mark:

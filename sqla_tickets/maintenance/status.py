@@ -19,6 +19,7 @@ State = Literal[
     "up",
     "busy",
     "down",
+    "no database",
     "read-only",
     "set back",
     "quarantined",
@@ -31,6 +32,7 @@ State = Literal[
 _STATES: Final[dict[str, State]] = {
     "disconnected": "down",
     "timeout": "down",
+    "database_missing": "no database",
     "abandoned": "busy",
     "deadlock": "busy",
     "killed": "busy",

@@ -18,7 +18,10 @@ from ..tables.inspection import DROPPED, GROWING
 SHOWN_NAMES: Final = 5
 #: How grave something is: ids can repeat or are not issued, less is there than should be, or all is well.
 Level = Literal["bad", "warning", "advice", "well"]
-UNFIT: Final = "Correct the configuration (URLs, order of the servers, stride), or the table."
+UNFIT: Final = (
+    "Do what the message says. If the table is of another pool, offset or stride: correct this configuration (URLs,"
+    " order of the servers, stride). Never edit the metadata."
+)
 
 
 def is_drawn_from(s: TableStatus) -> bool:
@@ -58,14 +61,17 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
+    has_unfit = any(s.state == "unfit" for s in statuses)  # clients configured otherwise may draw
     if not wanted and not ill:
         ids = "There are no sequences: create one, or name a foreign table."
         if statuses:
             ids = "Every sequence has MOVED."
     elif len(failing) == len(wanted):
-        ids = "No ids are issued."
+        ids = "This configuration gets no ids." if has_unfit else "No ids are issued."
     elif failing:
         ids = f"No ids are issued for {few_of(failing)}."
+        if has_unfit:
+            ids = f"This configuration gets no ids for {few_of(failing)}."
     elif waiting:
         ids = f"Draws of {few_of(waiting)} wait for a server that is BUSY."
     else:
@@ -82,7 +88,7 @@ def _of(servers: int) -> str:
 
 
 def _is(state: State, count: int) -> str:
-    verb = ("has", "have") if state == "no table" else ("is", "are")
+    verb = ("has", "have") if state.startswith("no ") else ("is", "are")
     return f"{verb[count != 1]} {state.upper()}"
 
 
@@ -101,9 +107,8 @@ _REMEDIES: Final[dict[State, str]] = {
     "moved": "Configure the pool that has it, in each process that still draws from this one.",
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
-_DROPPED_REMEDY: Final = "If its server retired, remove that server from the configuration. To use the table again: sqla-tickets create {sequence}"
 #: States of a whole server, for which no sequence is named.
-_OF_THE_SERVER: Final = ("down", "read-only")
+_OF_THE_SERVER: Final = ("down", "no database", "read-only")
 
 
 def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
@@ -114,6 +119,8 @@ def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
 def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
     fix = _REMEDIES.get(s.state, "").format(sequence=s.sequence)
+    if s.state == "no database":
+        fix = new_or_restored(s.offset)
     if s.state == "read-only":
         why = "It answers, but takes no writes."
         fix = writes_again("switch off the setting that sqla-tickets doctor names", s.offset)
@@ -126,7 +133,7 @@ def _problem(s: TableStatus) -> Problem:
         else:
             why = without_advice(why, s.state)
             if DROPPED in why:
-                fix = _DROPPED_REMEDY.format(sequence=s.sequence)
+                fix = dropped_remedy(s.sequence)
     return Problem(
         s.state.upper(),
         "bad",
@@ -239,6 +246,22 @@ def restoration(status: TableStatus) -> str:
         f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
         " draw from the other servers. Then restart the clients that have quarantined it, or call"
         " pool.unquarantine() in them."
+    )
+
+
+def new_or_restored(offset: int) -> str:
+    """What to do about a server without the database."""
+    return (
+        "If its data are to come from a backup: create the users, load it, then sqla-tickets restore --offset"
+        f" {offset}. If the server is new: create the database, then sqla-tickets create with each sequence."
+    )
+
+
+def dropped_remedy(sequence: str) -> str:
+    """What to do about a table that was dropped, or whose server retired."""
+    return (
+        "If its server retired, remove that server from the configuration. To use the table again:"
+        f" sqla-tickets create {sequence}"
     )
 
 

@@ -227,7 +227,8 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
     there = f"the ticket table {name!r} on {context.server}"
     if tombstone.kind == "dropped":
         return TicketTableMissing(
-            f"{there} {DROPPED}, at {tombstone.high_water}: create it again, and its tickets begin above that"
+            f"{there} {DROPPED}, at {tombstone.high_water}: if its server retired, remove that server from the"
+            " configuration; else create the table again, and its tickets begin above that"
         )
     what = {
         "moved": f"has moved: the sequence is now {tombstone.sequence!r} of the pool {tombstone.pool!r}",

@@ -176,6 +176,34 @@ def test_from_two_to_four_and_back_while_all_draw(
     assert_unique([*seen, *(ticket for client in everybody for ticket in client.ids)])
 
 
+def test_retired_servers_in_the_list_are_said_to_be_retired(
+    urls: list[URL],
+    open_pool: OpenPool,
+    servers: ServerFixtures,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By status, doctor, audit and the log of a client."""
+    pool = open_pool(urls, 4)
+    pool.create_table("photos")
+    shard = servers.fresh_database(servers.mariadb(0), None)
+    run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
+    on = options(urls)
+    assert run_cli("retire", *on, "--last", 2).code == 0
+    status, doctor, audit = (
+        run_cli("status", *on, "--over", 0),
+        run_cli("doctor", *on),
+        run_cli("audit", *on, "--shard", shard.render_as_string(False)),
+    )
+    for done in (status, doctor, audit):
+        assert done.code == 1
+        assert done.text.count("Do: If its server retired, remove that server from the") == 2
+    for _ in range(8):
+        pool.next_id("photos")
+    warnings = [r.getMessage() for r in caplog.records if "was dropped" in r.getMessage()]
+    assert warnings
+    assert all("if its server retired, remove that server from the" in w for w in warnings)
+
+
 @pytest.fixture
 def pools(urls: list[URL], open_pool: OpenPool) -> tuple[TicketPool, TicketPool]:
     old = open_pool(urls[:2])

@@ -366,6 +366,25 @@ def test_a_server_that_takes_no_writes_is_not_up_without_a_word(
     ]
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
+def test_a_server_without_the_database_is_not_down(
+    pool: TicketPool, ticket_kind: str, ticket_urls: list[URL], servers: ServerFixtures
+) -> None:
+    """The users are there already, and the dump is not loaded yet."""
+    second = servers.shared(ticket_kind, 1)
+    assert ticket_urls[1].database
+    pool.dispose()
+    second.drop_database(ticket_urls[1].database)
+    done = run_cli("status", *options(ticket_urls), "--over", 0)
+    examined = run_cli("doctor", *options(ticket_urls))
+    assert (done.code, examined.code) == (1, 1)
+    assert done.text.startswith("1 of 2 ticket servers has NO DATABASE. Ids are still issued.")
+    for text in (done.text, examined.text):
+        assert "It has no such database" in text
+        assert "create the users, load it, then sqla-tickets restore --offset 2" in text
+        assert "Start" not in text
+
+
 @pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize("command", [["status", "--over", "0.01"], ["doctor"], ["metrics"]])
 def test_a_server_that_is_down_is_not_waited_for_again_and_again(

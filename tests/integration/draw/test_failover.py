@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import URL, create_engine
 
-from sqla_tickets import NoTicketServer, TicketPool, TicketSequence, TicketServerError
+from sqla_tickets import (
+    NoTicketServer,
+    TicketPool,
+    TicketSequence,
+    TicketServerError,
+    TicketTableMissing,
+)
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import circuit_breaker
 from tests.support.draws import (
@@ -20,6 +27,7 @@ from tests.support.draws import (
     grant_only,
     mysql_like,
     residues,
+    run,
     setting,
 )
 from tests.support.servers import PASSWORD, ServerFixtures
@@ -374,3 +382,24 @@ def test_a_pool_is_at_rest_when_closed(servers: ServerFixtures, kind: str) -> No
     with server.administrator() as cursor:
         cursor.execute("DO SLEEP(0.2)")
     assert not connections_to(server, url)
+
+
+def test_table_that_stays_unfit_is_warned_about_once(
+    open_pool: OpenPool, ticket_urls: list[URL], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each retry finds the same; after a repair, the next failure is news."""
+    with caplog.at_level(logging.INFO, "sqla_tickets.draw.failover"):
+        pool = open_pool(ticket_urls)
+        for repairs in range(2):
+            pool.create_table("photos")
+            for server in pool.servers:
+                server.draw("photos", 1)
+            caplog.clear()
+            for url in ticket_urls:
+                run(url, "DROP TABLE photos")
+            for _ in range(5):
+                with pytest.raises(TicketTableMissing):
+                    pool.next_id("photos")
+            levels = [r.levelno for r in caplog.records if "photos" in r.getMessage()]
+            assert levels.count(logging.WARNING) == 2, repairs
+            assert levels.count(logging.INFO) == 8

@@ -94,11 +94,16 @@ CASES: list[tuple[State, str, str]] = [
         f"the ticket table 'NAME' on {SERVERS[1]}: another session holds it: find it.",
         "Wait",
     ),
+    (
+        "no database",
+        f"{SERVERS[1]}: it has no such database ((1049, 'x')): load it.",
+        "create the users",
+    ),
     ("read-only", "", "restore --offset 2"),
     ("set back", "", "restore --offset 2"),
     ("quarantined", "", "pool.unquarantine()"),
     ("no table", f"{SERVERS[1]} has no ticket table 'NAME': create it", "sqla-tickets create"),
-    ("unfit", f"the ticket table 'NAME' on {SERVERS[1]} is empty", "Correct the configuration"),
+    ("unfit", f"the ticket table 'NAME' on {SERVERS[1]} is empty", "Never edit the metadata"),
     (
         "moved",
         f"the ticket table 'NAME' on {SERVERS[1]} has moved: it is in media: so",
@@ -114,7 +119,7 @@ def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: st
     alone, many = (
         shown(status_view(of(names, state, error), [], 2), 200) for names in (NAMES[:1], NAMES)
     )
-    verb = "has" if state == "no table" else "is"
+    verb = "has" if state.startswith("no ") else "is"
     verdict = f"1 of 2 ticket servers {verb} {state.upper()}. Ids are still issued."
     if state == "moved":
         verdict = "2 of 2 ticket servers are UP. Ids are issued."
@@ -124,7 +129,7 @@ def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: st
         assert text.count(SERVERS[1]) == 1, "the message does not say again what stands above it"
         assert ".." not in text
         assert IS_IT_RUNNING not in text, "what to do is said once, below"
-    assert ("and 24 more" in many) == (state not in ("down", "read-only"))
+    assert ("and 24 more" in many) == (state not in ("down", "no database", "read-only"))
     assert "more" not in alone
 
 
@@ -144,7 +149,7 @@ def test_the_next_step_fits_the_reason(state: State, error: str, why: str, fix: 
     text = shown(status_view(pair("photos", state, error), [], 2), 200)
     assert f"{why}\n" in "\n".join(map(str.rstrip, text.splitlines()))
     assert fix in text
-    assert "Correct the configuration" not in text
+    assert "Never edit the metadata" not in text
     assert "That is expected while" not in text
 
 
@@ -190,7 +195,7 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
         (of(["a"], "moved", "so")[1:], "2 of 2 ticket servers are UP. Every sequence has MOVED."),
         ([record("", 2, "down")], "1 of 2 ticket servers is DOWN. No ids are issued."),
         ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids are issued for b."),
-        ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. No ids are issued."),
+        ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. This configuration gets no ids."),
         ([record("a", 1, "busy"), record("a", 2, "down")], "1 of 2 ticket servers is BUSY, 1 is DOWN. Draws of a wait for a server that is BUSY."),
         ([record("a", 1, largest=1), record("a", 2)], "2 of 2 ticket servers are UP. Ids are issued."),
         ([record("a", 1, largest=1)], "2 of 2 ticket servers are UP. No ids are issued."),
@@ -223,3 +228,22 @@ def test_doctor_says_once_what_is_wrong_with_many_tables() -> None:
     assert text.count("Do: ") == 2
     assert "and 24 more" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_ids_of_thirteen_digits_are_whole_numbers() -> None:
+    last = 10**12 + 1
+    statuses = [record("photos", 1, last_ticket=last, lead=last - 3), record("photos", 2)]
+    report = Report("photos.id", "photos", rows=3, largest=last, high_waters={1: last})
+    for text in (shown(status_view(statuses, [], 2, width=200), 200), shown(audit_view([report]))):
+        assert f"{last:,}" in text
+        assert "e+12" not in text
+
+
+def test_unfit_configuration_does_not_say_that_no_ids_are_issued() -> None:
+    """Clients with another configuration may draw."""
+    statuses = [record(name, n, "unfit") for name in ("a", "b") for n in (1, 2)]
+    for found, verdict in (
+        (statuses, "2 of 2 ticket servers are UNFIT. This configuration gets no ids."),
+        ([*statuses[:2], record("b", 1)], "2 of 2 ticket servers are UNFIT. This configuration gets no ids for a."),
+    ):  # fmt: skip
+        assert shown(status_view(found, [], 2), 200).splitlines()[0].rstrip() == verdict
