@@ -90,7 +90,7 @@ class TicketIntegrityError(TicketError):
 
 
 class TicketsExhausted(TicketError):
-    """The ticket table or the column can hold no further number."""
+    """The ticket table or the column can hold no further number, or servers with a larger stride issue the next ones."""
 
     kind = "exhausted"
 

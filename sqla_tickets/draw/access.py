@@ -489,10 +489,16 @@ class ServerAccess:
             peers.on_return(self)
 
     def _bound_lead(self, table: TicketTable, last: int) -> None:
-        """Wait before returning tickets far above the peers' marks."""
+        """Wait before returning tickets far above the peers' marks.
+
+        Raises:
+            TicketsExhausted: meanwhile the peers have shown that the tickets are other servers'.
+        """
         peers = self._peers()
         if peers is not None:
             peers.bound_lead(self, table, last)
+        if last > table.ends_at:
+            raise table.exhausted(self, 0)
 
     def _notify_peers(self, table: TicketTable, now: float) -> None:
         """Notify the peers of new tickets."""

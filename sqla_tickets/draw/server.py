@@ -397,7 +397,7 @@ class TicketServer(TableAccess):
             # read after the layout: marks that another draw has just read then count here, too
             before = max(table.largest_shown, table.high_water)
             # its column may have been widened
-            is_near_end = before + n * table.stride > table.largest
+            is_near_end = before + n * table.stride > table.ends_at
             if layout is None or must_ask_peers or is_near_end:
                 layout, before, missing = inspect(
                     request, connection, must_ask_peers=must_ask_peers

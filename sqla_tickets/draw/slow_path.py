@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..concurrency import pause, random, time
 from ..connect.timeouts import CONNECT_TIMING
@@ -21,7 +21,6 @@ from ..errors import (
     TicketArgumentError,
     TicketError,
     TicketIntegrityError,
-    TicketsExhausted,
     TicketTableError,
     TicketTableMoved,
 )
@@ -139,8 +138,8 @@ def inspect(
     request.wait_on(connection)
     missing = tuple(table.missing_marks)
     before = table.fence
-    if before + request.n * server.context.stride > table.largest:
-        _refuse(server, table, request.n)
+    if before + request.n * server.context.stride > table.ends_at:
+        raise table.exhausted(server, request.n)
     return layout, before, missing
 
 
@@ -328,15 +327,6 @@ def _is_in_a_queue(request: Request) -> bool:
     return len(numbers) > 1 and numbers[0] < numbers[-1]
 
 
-def _refuse(server: TableAccess, table: TicketTable, n: int) -> NoReturn:
-    """Refuse a block that would use up the sequence for everybody."""
-    raise TicketsExhausted(
-        f"the sequence {table.name!r} on {server} is at {table.fence}: {n} more tickets would exceed "
-        f"{table.largest}, the largest that its column holds. Widen the column to 64 bits, or begin another "
-        "sequence"
-    )
-
-
 def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
     """Whether the error does not count against the server, and another attempt may succeed."""
     server, table, errors_so_far = request.server, request.table, request.error_kinds
@@ -378,6 +368,8 @@ def _refused(server: TableAccess, table: TicketTable, refused: RefusedTickets) -
         return _set_back(server, table, refused.last, str(found))
     if refused.why == "repeated":
         return _repeated(server, table, found)
+    if table.joined is not None:
+        return table.exhausted(server, 1)
     return server.failed(table.name, ErrorKind.EXHAUSTED, None)
 
 

@@ -165,7 +165,8 @@ class TableAccess(ServerAccess):
         defined = inspection.definition(context, table.name)
         active = inspection.active_table(context, table.name)
         layout, stub = active.layout, active.stub
-        table.metadata, table.largest = active.metadata, active.largest
+        table.metadata = active.metadata
+        table.record_largest(active.largest)
         last = inspection.last_ticket(context, table.name, layout, stub)
         if table.metadata is None:
             inspection.check_residue(context, table.name, last)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from ..concurrency import threading
+from ..errors import TicketsExhausted
 from ..tables.new_table import largest_ticket
 from .circuit_breaker import CircuitBreaker
 from .timing import TIMING
@@ -70,6 +71,18 @@ class ToldMark(NamedTuple):
     identity: Identity | None
 
 
+class Joined(NamedTuple):
+    """Where servers with a larger stride began, while clients with this one still draw.
+
+    Attributes:
+        above: they issue numbers of every class above this one.
+        stride: their stride.
+    """
+
+    above: int
+    stride: int
+
+
 class RefusedTickets(Exception):
     """Raised for tickets that a table must not issue.
 
@@ -96,6 +109,8 @@ class TicketTable:
         layout: its layout; None until it was inspected, and after it changed.
         metadata: its numbering, from its comment; None for a foreign table.
         largest: the largest ticket that it can issue.
+        joined: where servers with a larger stride began; None if none has.
+        ends_at: the largest ticket that this process may return: ``largest``, or where others joined.
         high_water: the largest ticket that this process has received, or the largest mark that it has read from the
             server's peers; 0 before the first.
         largest_shown: the largest number that its row has shown in this generation of its server. InnoDB shows
@@ -128,7 +143,8 @@ class TicketTable:
         self.layout: Layout | None = None
         self.inspected: Inspected | None = None
         self.metadata: TableMetadata | None = None
-        self.largest = largest_ticket(64)
+        self.largest = self.ends_at = largest_ticket(64)
+        self.joined: Joined | None = None
         self.high_water = self.largest_shown = self.largest_mark = self.last_shown = 0
         self.lead_limit = 0
         self.received: deque[range] = deque(maxlen=TIMING.remembered_blocks)
@@ -174,6 +190,22 @@ class TicketTable:
         return any(
             peer.returns != missing.returns for peer, missing in list(self.missing_marks.items())
         )
+
+    def record_largest(self, largest: int) -> None:
+        """Record the largest ticket that it can issue."""
+        with self._lock:
+            self.largest = largest
+            self._bound()
+
+    def record_joined(self, joined: Joined | None) -> bool:
+        """Record where servers with a larger stride began; returns whether tickets beyond may be buffered."""
+        with self._lock:
+            is_news, self.joined = joined != self.joined, joined
+            self._bound()
+            return is_news and any(block[-1] > self.ends_at for block in self.received)
+
+    def _bound(self) -> None:
+        self.ends_at = min(self.largest, self.joined.above if self.joined else self.largest)
 
     def record_shown(self, number: int) -> None:
         """Record the number that its row shows."""
@@ -231,7 +263,7 @@ class TicketTable:
     def accept(self, blocks: list[range], before: int) -> None:
         """Accept all of a draw's tickets or none; later draws must be above accepted ones.
 
-        Each ticket must be of the server's residue class, above the `fence` before the draw, and at most `largest`.
+        Each ticket must be of the server's residue class, above the `fence` before the draw, and at most `ends_at`.
         None may be among the tickets of a concurrent draw.
 
         Args:
@@ -249,14 +281,34 @@ class TicketTable:
             if first <= last:
                 raise RefusedTickets("regression", first, last)
             last = block[-1]
-        if last > self.largest:
-            raise RefusedTickets("exhausted", last, self.largest)
+        if last > self.ends_at:
+            raise RefusedTickets("exhausted", last, self.ends_at)
         with self._lock:
             if blocks[0][0] <= self.high_water and self._has(blocks):
                 raise RefusedTickets("repeated", blocks[0][0], self.high_water)
             self.received.extend(blocks)
             self.high_water = max(self.high_water, last)
             self.draws += 1
+
+    def exhausted(self, server: object, n: int) -> TicketsExhausted:
+        """The error of a draw whose tickets would use up the sequence for everybody, or be other servers' tickets.
+
+        Args:
+            server: of the table.
+            n: how many tickets are to be drawn; 0 if they were.
+        """
+        beginning = f"the sequence {self.name!r} on {server} is at {self.fence}"
+        beyond = f"{n} more tickets would exceed" if n else "this draw's tickets exceed"
+        if self.joined is not None and self.joined.above < self.largest:
+            above, stride = self.joined
+            return TicketsExhausted(
+                f"{beginning}: {beyond} {above}, above which servers with a stride of {stride} issue tickets. Give "
+                f"this client the configuration with all servers and stride={stride}"
+            )
+        return TicketsExhausted(
+            f"{beginning}: {beyond} {self.largest}, the largest that its column holds. Widen the column to 64 "
+            "bits, or begin another sequence"
+        )
 
     def _has(self, blocks: list[range]) -> bool:
         """Whether any of these tickets is among the remembered ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..concurrency import WeakRegistry, threading, time
@@ -13,6 +13,7 @@ from ..draw.access import ServerAccess
 from ..draw.buffer import drop_everything
 from ..draw.table_state import TicketTable, ToldMark
 from .credible import is_far
+from .joined import JoinedServers
 from .statements import Mark
 from .store import HighWaterStore
 from .timing import TIMING
@@ -92,9 +93,9 @@ class Peer:
         is_left_behind: whether draws no longer wait for it, until it stores a mark.
     """
 
-    def __init__(self, store: HighWaterStore, stride: int) -> None:
+    def __init__(self, store: HighWaterStore, stride: int, joined: JoinedServers) -> None:
         self.store, self.server, self.offset = store, store.server, store.offset
-        self._stride = stride
+        self._stride, self._joined = stride, joined
         self._marks: dict[tuple[int, str], KnownMark] = {}
         self._write = BackgroundWrite()
         self.is_left_behind = False
@@ -119,11 +120,13 @@ class Peer:
         """
         # before the read: an earlier generation's answer must not count for the present one
         read_in, generations = self.server.generation, [i.server.generation for i, _ in tables]
-        answer = self.store.read(sorted({table.name for _, table in tables}), patient=patient)
+        names = sorted({table.name for _, table in tables})
+        answer = self.store.read(names, patient=patient)
         if answer is None:
             return False
         identity, marks = answer
-        found = {(mark.offset, mark.sequence): mark for mark in marks}
+        self._joined.record(self.server, names, marks)
+        found = {(m.offset, m.sequence): m for m in marks if m.stride == self._stride}
         drawn_without, are_known = False, True
         for (issuer, table), generation in zip(tables, generations, strict=True):
             # the table's own server, at another address
@@ -144,6 +147,18 @@ class Peer:
         if drawn_without:  # buffered tickets may be older than the new marks
             drop_everything()
         return are_known
+
+    def read_joined(self, names: Sequence[str]) -> None:
+        """Read where servers with a larger stride joined, for the server's own tables."""
+        answer = self.store.read(names) if names else None
+        if answer is not None:
+            self._joined.record(self.server, names, answer[1])
+
+    def _not_shown(self) -> list[str]:
+        """The sequences for which no peer shows where servers joined, as there is none, or it is down."""
+        seconds = 2 * TIMING.interval_seconds  # longer than a round of the peers takes
+        tables = self.server.known_tables()
+        return [table.name for table in tables if self._joined.is_unread(table, seconds)]
 
     def _remember(
         self, issuer: Peer, table: TicketTable, token: int | None, number: int, read_in: int
@@ -262,7 +277,8 @@ class Peer:
     def begin_to_write(self, issuers: list[Peer]) -> None:
         """Begin to write the marks of ``issuers``, or add them to the running write."""
         drawn = _drawn(issuers)
-        if all(self._known(table) and not self._is_new(table) for _, table in drawn):
+        are_written = all(self._known(table) and not self._is_new(table) for _, table in drawn)
+        if are_written and not self._not_shown():
             return
         work = functools.partial(self._write_news, issuers)
         if not self._write.begin(work, self.store.begin):
@@ -300,6 +316,7 @@ class Peer:
 
         They know more of a server that was set back while it ran, of a second primary, or of a new generation.
         """
+        self.read_joined(self._not_shown())
         drawn = _drawn(issuers)
         unknown = [(issuer, table) for issuer, table in drawn if not self._known(table)]
         are_known = not unknown or self.read(unknown)

@@ -22,6 +22,7 @@ from ..draw.table_state import PeerServer, TicketTable
 from ..errors import TicketTableError
 from .credible import is_credible, refutation
 from .duplicates import DuplicateServers
+from .joined import JoinedServers
 from .peer import Peer
 from .sequence_marks import SequenceMarks
 from .store import HighWaterStore
@@ -50,7 +51,8 @@ class HighWaterService:
         self, servers: Sequence[ServerAccess], stride: int, *, require_peer: bool = False
     ) -> None:
         self._requires_peer = require_peer
-        self._peers = [Peer(HighWaterStore(server), stride) for server in servers]
+        self._joined = JoinedServers(servers, stride)
+        self._peers = [Peer(HighWaterStore(server), stride, self._joined) for server in servers]
         self._stride = stride
         self._due = 0.0
         self._asking: SingleFlight[tuple[ServerAccess, str, int]] = SingleFlight()
@@ -59,6 +61,7 @@ class HighWaterService:
     def reinit_after_fork(self) -> None:
         """In a fork: forget the parent's reads and writes, which do not end here."""
         self._asking = SingleFlight()
+        self._joined.reinit_after_fork()
         for peer in self._peers:
             peer.reinit_after_fork()
 
@@ -131,6 +134,9 @@ class HighWaterService:
         )
         for peer in late:
             log.info("%r is drawn from %s before %s has reported a mark", table.name, server, peer)
+        if not peers and issuer.store.may_be_asked():
+            _ask([issuer], lambda peer: peer.read_joined([table.name]))
+        self._joined.bound(table.name)  # which this process may have read before it knew the table
         table.end_to_read_marks(returns)
         if table.doubtful_marks:
             shown: dict[PeerServer, list[int | None]] = {}
@@ -329,6 +335,7 @@ class HighWaterService:
             _wait_until(lambda peer=peer: not peer.is_writing)  # type: ignore[misc]  # bound now
             peer.forget(name)
             peer.store.delete(name)
+        self._joined.forget(name)
 
 
 def _ask(

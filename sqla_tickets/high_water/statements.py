@@ -110,14 +110,19 @@ def creation(dialect: TicketDialect) -> list[ExecutableDDLElement]:
 def rows_of(
     dialect: TicketDialect, stride: int, sequences: Collection[str]
 ) -> tuple[Statement, dict[str, int | str]]:
-    """Select the rows (sequence, offset, token, number) of one stride; returns the statement and its parameters."""
+    """Select the rows (sequence, stride, offset, token, number) of one stride, and where larger ones joined.
+
+    Returns:
+        The statement and its parameters.
+    """
     names = {f"sequence{n}": sequence for n, sequence in enumerate(sequences)}
 
     def make() -> ClauseElement:
         c = _marks.c
         named = or_(*(c.sequence == bindparam(name, type_=c.sequence.type) for name in names))
-        of_stride = c.stride == bindparam("stride", type_=c.stride.type)
-        return select(c.sequence, c.offset, c.token, c.mark).where(of_stride, named)
+        own = bindparam("stride", type_=c.stride.type)
+        is_needed = or_(c.stride == own, and_(c.stride > own, c.offset == JOINED))
+        return select(c.sequence, c.stride, c.offset, c.token, c.mark).where(named, is_needed)
 
     return dialect.compiled((rows_of, len(names)), make), {"stride": stride, **names}
 

@@ -142,6 +142,8 @@ class HighWaterStore:
     ) -> tuple[Identity | None, list[Mark]] | None:
         """The marks of some sequences, and the server's identity; None if it fails, or its address leads elsewhere.
 
+        Where servers with a larger stride joined, too.
+
         Args:
             names: the names of the sequences.
             patient: whether it may wait for other writers.
@@ -157,7 +159,7 @@ class HighWaterStore:
         """The server's own number of a sequence, by which marks are judged; None if unknown."""
 
         def read_shown(context: StatementContext) -> list[int | None]:
-            marks = _read([name], context)
+            marks = _read_own([name], context)
             joined = [mark.number for mark in marks if mark.offset == JOINED]
             return [*joined, _number(name, context)]
 
@@ -174,7 +176,7 @@ class HighWaterStore:
         """
 
         def read_kept(context: StatementContext) -> list[Mark]:
-            return _read([name], replace(context, stride=stride or context.stride))
+            return _read_own([name], replace(context, stride=stride or context.stride))
 
         marks, error = self._try(read_kept, patient=True)
         if marks is None and error not in _HAS_NONE:
@@ -224,19 +226,20 @@ class HighWaterStore:
         others = [row for row in rows if row.offset != self.offset]
 
         def read_rows(context: StatementContext) -> list[Mark]:
-            return [mark for mark in _read([name], context) if mark.offset > JOINED]
+            return [mark for mark in _read_own([name], context) if mark.offset > JOINED]
 
         def begin(context: StatementContext) -> list[Mark]:
             _write(others, context)
             return read_rows(context)
 
-        if not others:
-            return []
+        if not others and in_memory(self.server.engine):
+            return []  # no server can join later
         found, error = self._try(read_rows, patient=True)
         if error is ErrorKind.TABLE_MISSING:
             self._try(_create, patient=True)  # unless another process does it at the same time
-        if len(found or []) < len(others):
+        if len(found or []) < len(others) or error is ErrorKind.TABLE_MISSING:
             self._keeps_none_until = 0.0
+        if len(found or []) < len(others):
             found = self._do(begin, patient=True)[0] or found
         return found or []
 
@@ -332,8 +335,13 @@ def _write(marks: Sequence[Mark], context: StatementContext) -> None:
 
 
 def _read(names: Collection[str], context: StatementContext) -> list[Mark]:
+    """The marks of the own stride, and where servers with a larger one joined."""
     statement, values = rows_of(context.dialect, context.stride, names)
     return [
-        Mark(str(name), context.stride, int(offset), int(token), int(number))
-        for name, offset, token, number in context.rows(statement, **values)
+        Mark(str(name), int(stride), int(offset), int(token), int(number))
+        for name, stride, offset, token, number in context.rows(statement, **values)
     ]
+
+
+def _read_own(names: Collection[str], context: StatementContext) -> list[Mark]:
+    return [mark for mark in _read(names, context) if mark.stride == context.stride]

@@ -15,8 +15,9 @@ they issue only every other one. The renamed stub column makes the table refuse 
 configuration.
 
 The proof: a server that joined issues no number below the gap. No other server issues a number of its class above the
-gap: before step 3 no draw reaches it, and afterwards the stride skips it. Nor can a raise reach it: the old servers
-refuse that, since they learn where the others begin before one of those is opened.
+gap. Before step 3, clients read where the others begin, with the high-water marks, and discard tickets above that;
+afterwards the stride skips it. Nor can a raise reach it: the old servers refuse that, since they know where the others
+begin before one of those is opened.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from sqlalchemy import create_engine
 
 from sqla_tickets.dialects import Statement, dialect_of
 from sqla_tickets.dialects.base import MAX_COMPILED
-from sqla_tickets.high_water.statements import Mark, rows_of, upsert
+from sqla_tickets.high_water.statements import JOINED, Mark, rows_of, upsert
 
 URLS = ("sqlite://", "mysql+pymysql://host/db", "postgresql+psycopg://host/db")
 
@@ -29,9 +29,9 @@ def test_marks_of_two_writes_share_a_text_and_no_value(url: str) -> None:
 def test_rows_are_asked_for_by_any_names(url: str) -> None:
     dialect = dialect_of(create_engine(url).dialect)
     one, values = rows_of(dialect, 3, ["photos"])
-    assert _sent(one, values) == {3, "photos"}
+    assert _sent(one, values) == {3, JOINED, "photos"}
     two, values = rows_of(dialect, 3, ["photos", "videos"])
-    assert _sent(two, values) == {3, "photos", "videos"}
+    assert _sent(two, values) == {3, JOINED, "photos", "videos"}
     assert rows_of(dialect, 5, ["others"])[0] is one
 
 

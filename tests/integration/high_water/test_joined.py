@@ -1,0 +1,158 @@
+"""Clients with the stride of before a growth stop where the servers with the larger stride begin."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from sqla_tickets import TicketPool, TicketsExhausted
+from sqla_tickets.high_water import peer, service
+from sqla_tickets.maintenance import resize
+from tests.support.draws import OpenPool, assert_unique, until
+from tests.support.servers import ServerFixtures
+from tests.support.timing import set_timing
+
+GAP = 400
+#: More than a process draws, one at a time, before it has read its peers' marks.
+FAR = 200_000
+#: Every class of numbers that two servers had; four have them now.
+OLD, NEW = 2, 4
+
+
+@pytest.fixture
+def urls(ticket_kind: str, servers: ServerFixtures, tmp_path: Path) -> list[URL]:
+    """Four ticket databases."""
+    if ticket_kind == "sqlite":
+        return [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(4)]
+    return [servers.fresh_database(servers.shared(ticket_kind, n % 2)) for n in range(4)]
+
+
+@pytest.fixture
+def old(urls: list[URL], open_pool: OpenPool) -> TicketPool:
+    pool: TicketPool = open_pool(urls[:OLD])
+    pool.create_table("photos")
+    return pool
+
+
+def grow(urls: list[URL], gap: int = GAP, name: str = "photos") -> int:
+    """Open the sequence on the servers that join; returns the number above which they begin."""
+    with TicketPool(urls[:OLD]) as before, TicketPool(urls, stride=NEW) as after:
+        return resize.begin(before, after, name, gap=gap)
+
+
+def draw_all(pool: TicketPool, stride: int = NEW, *, n: int = 1) -> list[int]:
+    """Draw ``n`` at a time until no server gives any, as servers with a larger stride issue the next ones."""
+    ids: list[int] = []
+
+    def draw() -> None:
+        while len(ids) < 3 * GAP * n:
+            ids.extend(pool.next_ids("photos", n))
+
+    with pytest.raises(TicketsExhausted, match=f"stride={stride}"):
+        draw()
+    return ids
+
+
+def draw_until_bounded(pool: TicketPool) -> list[int]:
+    """Draw until the process knows where servers joined."""
+    ids: list[int] = []
+
+    def is_bounded() -> bool:
+        ids.append(pool.next_id("photos"))
+        return pool.servers[0].table("photos").joined is not None
+
+    until(is_bounded)
+    return ids
+
+
+def joined_tickets(urls: list[URL], n: int = 2 * GAP) -> list[int]:
+    """The first tickets of the servers that joined."""
+    with TicketPool(urls, stride=NEW) as pool:
+        return [i for server in pool.servers[OLD:] for b in server.draw("photos", n) for i in b]
+
+
+def test_new_process_with_the_old_stride_stops_at_the_gap(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    ids = old.next_ids("photos", 9)
+    above = grow(urls)
+    ids += draw_all(open_pool(urls[:OLD]))
+    assert max(ids) > above - 2 * OLD
+    assert_unique(ids + joined_tickets(urls))
+
+
+def test_running_process_with_the_old_stride_stops_at_the_gap(
+    old: TicketPool, urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads where they begin when it next writes its marks."""
+    set_timing(monkeypatch, service, interval_seconds=0.01)
+    ids = [old.next_id("photos") for _ in range(9)]
+    above = grow(urls, FAR)
+    ids += draw_until_bounded(old)
+    ids += draw_all(old, n=GAP)
+    assert max(ids) > above - 2 * OLD * GAP
+    assert_unique(ids + joined_tickets(urls))
+
+
+def test_block_beyond_the_gap_of_a_running_process_is_discarded(
+    old: TicketPool, urls: list[URL]
+) -> None:
+    """Far above the peers' marks, it waits for newer ones, and reads where the others begin."""
+    ids = [old.next_id("photos") for _ in range(9)]
+    grow(urls, gap=old._marks.margin)
+    with contextlib.suppress(TicketsExhausted):
+        ids += old.next_ids("photos", 150_000)
+    assert_unique(ids + joined_tickets(urls, 200_000))
+
+
+def test_growth_does_not_bound_clients_with_the_new_stride(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    ids = old.next_ids("photos", 9)
+    above = grow(urls)
+    new = open_pool(urls, NEW)
+    ids += new.next_ids("photos", 9)
+    with TicketPool(urls, stride=NEW) as finishing:
+        resize.finish(finishing, "photos")
+    old_servers = open_pool(urls, NEW).servers[:OLD]
+    ids += [i for s in old_servers for b in s.draw("photos", GAP) for i in b]
+    assert max(ids[-GAP:]) > above
+    assert_unique(ids)
+
+
+def test_sequence_that_was_dropped_since_is_not_bound(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    old.next_ids("photos", 9)
+    grow(urls)
+    stopped = open_pool(urls[:OLD])
+    draw_all(stopped)
+    with TicketPool(urls, stride=NEW) as new:
+        for server in new.servers[OLD:]:
+            server.drop("photos")
+    with TicketPool(urls[:OLD]) as again:
+        again.drop_table("photos")
+        again.create_table("photos")
+    later = open_pool(urls[:OLD])
+    assert max(later.next_ids("photos", 2 * GAP)) > 2 * GAP
+
+
+def test_only_pool_server_stops_at_the_gap(
+    urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no peers, and reads its own table of marks."""
+    for module in (service, peer):
+        set_timing(monkeypatch, module, interval_seconds=0.01)
+    running = open_pool(urls[:1])
+    running.create_table("photos")
+    ids = [running.next_id("photos") for _ in range(9)]
+    with TicketPool(urls[:1]) as before, TicketPool(urls[:2]) as after:
+        resize.begin(before, after, "photos", gap=FAR)
+        ids += after.servers[1].draw("photos", 2 * GAP)[0]
+    ids += draw_until_bounded(running)
+    ids += draw_all(running, stride=2, n=GAP)
+    ids += draw_all(open_pool(urls[:1]), stride=2)
+    assert_unique(ids)
