@@ -225,7 +225,7 @@ def _pool(name: str, key: str, servers: object, stride: object) -> TicketPool:
 
 
 def _words(servers: Any) -> list[str]:
-    """The servers in a configuration file: a list, or one text with spaces."""
+    """The servers in a configuration file: a list, or one string with spaces."""
     if isinstance(servers, list):
         return [str(server) for server in _listed(servers)]
     return str(servers or "").split()

@@ -9,8 +9,8 @@ has one, is a function of `sqla_tickets.maintenance.operations`.
 
 Its tests: its reverse in ``tests/unit/migrations/test_operations.py``, its effect, run twice, in ``test_operations.py`` of
 ``tests/integration/migrations``, and, where it changes ticket servers, an entry in ``OPERATIONS`` of
-``test_interruptions.py`` there (``CONVERSIONS``, where the kind must have both layouts): it can be ended at any change and run again.
-What it refuses offline, and of bad arguments, goes into ``test_offline.py`` and ``test_bad_input.py`` beside them.
+``test_interruptions.py`` there (``CONVERSIONS``, where the kind must have both layouts): it can be interrupted at any change and run again.
+What it refuses offline is tested in ``test_offline.py``, and bad arguments in ``test_bad_input.py``, beside them.
 ``test_pages.py`` runs its page, whose heading is the operation's name in backticks, and fails while there is none.
 """
 

@@ -1,6 +1,6 @@
 """Operations for ids that sort by time: on the table of node numbers, and on PostgreSQL's functions.
 
-Autogenerate adds those that `missing` finds. What a new operation owes stands in `alembic_ext.operations`; the tests of these
+Autogenerate adds those that `missing` finds. `alembic_ext.operations` says what a new operation needs; the tests of these
 are in ``tests/integration/snowflake/test_migrations.py``.
 """
 

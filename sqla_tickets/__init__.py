@@ -1,4 +1,4 @@
-"""Flickr's ticket servers for SQLAlchemy: integer keys that are unique over all your shards.
+"""Flickr's ticket servers for SQLAlchemy: integer keys that are unique across all your shards.
 
 A database server can issue the numbers of a sequence for all the others: a *ticket server*. Two of them, one
 with the odd numbers and one with the even ones, need not know of each other, and either may be down. A column
@@ -29,7 +29,7 @@ numbers, *tickets*, with one round trip per sequence::
         session.add_all([Photo(), Photo()])
         session.commit()
 
-No ticket is issued twice. There are gaps, and there is no order over the servers. Every error is a
+No ticket is issued twice. There are gaps, and there is no order across the servers. Every error is a
 `TicketError` and says what to do next. The documentation has a tutorial.
 """
 

@@ -147,7 +147,7 @@ def _wiped() -> mmap.mmap | None:
 
 
 class _Pid:
-    """The same mark by reading the process id each time."""
+    """The same mark, by a process id that is read each time."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

@@ -82,7 +82,7 @@ class TicketTableMoved(TicketTableError):
 
 
 class TicketIntegrityError(TicketError):
-    """A ticket server broke a promise that ids are unique by; no ticket of that draw is used.
+    """A ticket server broke a promise that keeps ids unique; no ticket of that draw is used.
 
     Its ``kind`` is ``residue`` for another server's number, ``regression`` for a number that is not above earlier
     ones, ``duplicate_number`` for one that the table already holds.
@@ -118,7 +118,7 @@ class DrawAbandoned(TicketServerError):
 
 
 class OutOfStep(ConnectionError):
-    """A connection gave the answer to another question. It is treated as a driver's error."""
+    """A connection returned the answer to a different statement. It is treated as a driver's error."""
 
 
 class NoTicketServer(TicketError):
@@ -145,4 +145,4 @@ class ClockMovedBack(TicketError):
 
 
 class TicketWarning(UserWarning):
-    """A configuration that works, and protects less than it seems to."""
+    """A configuration that works, but protects less than it seems to."""

@@ -8,9 +8,9 @@
     def call_somebody(pool, sequence, server, error):
         ...
 
-There are events for draws and errors, but not for buffered tickets. Without listeners they cost nothing. Any thread
-or task calls listeners during a draw, several at a time, so they must be quick and draw no tickets. A listener's
-error is logged, and stops no draw.
+There are events for draws and errors, but not for buffered tickets. Without listeners they cost nothing. Listeners are
+called during a draw, in any thread or task, several at a time, so they must be quick and draw no tickets. A listener's
+error is logged, and the draw continues.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is missing, it finds nothing. Any other fact of the server is a field of `Server
 `cli.inspection` copies. A fact that needs the pool is read by `cli.inspection`.
 
 Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`. A state that the tests'
-servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Its first tests hold that a healthy pair has no finding; the servers of
+servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Its first tests check that a healthy pair has no finding; the servers of
 that pair share a host. ``test_every_finding_has_a_test`` fails for a `Code` without a test, ``tests/docs/test_operations_docs.py`` for a check or
 a `Code` that no page names.
 """

@@ -265,7 +265,7 @@ _NO_ANOMALY: Final = "No duplicate ids; all ids were issued by ticket servers."
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
-    """The output of ``sqla-tickets audit``: if several columns are well, they come first, in one table."""
+    """The output of ``sqla-tickets audit``: if several columns have no problem, they come first, in one table."""
     well = [r for r in reports if not (r.anomalies or r.without)]
     parts: list[RenderableType] = []
     if len(well) > 1:

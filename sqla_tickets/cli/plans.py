@@ -64,7 +64,7 @@ class PartlyDone(TicketError):
     """Raised if some steps of a plan failed.
 
     Attributes:
-        proof: the guarantee from now on by the finished steps; empty if there is none.
+        proof: what the finished steps guarantee from now on; empty if nothing.
     """
 
     def __init__(self, reasons: str, proof: str) -> None:

@@ -59,7 +59,7 @@ class Changes:
                 file.write(after)
 
     def edit(self, path: Path, after: str) -> None:
-        """Note the new text of a file, if it is another one."""
+        """Record the new text of a file, if it differs."""
         before = read(path)
         if after != before:
             self.files[path] = before, after
@@ -126,7 +126,7 @@ def changes(
 
 
 def read(path: Path) -> str:
-    """A file's text, with its ends of lines."""
+    """A file's text, with its line endings."""
     with path.open(encoding="utf-8", newline="") as file:
         return file.read()
 
@@ -149,7 +149,7 @@ def with_option(text: str, key: str, values: Sequence[str], *, is_toml: bool = F
     Args:
         text: the file's text.
         key: the option.
-        values: one or more; several become one text with spaces, or a list.
+        values: one or more; several become one string with spaces, or a list.
         is_toml: whether it is a TOML file.
 
     Raises:

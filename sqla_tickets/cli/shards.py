@@ -266,7 +266,7 @@ def columns_of(
 
     Args:
         shards: the application's databases.
-        sequences: the names of those that there are.
+        sequences: the names of the existing sequences.
         named: such as ``photos.id`` or ``albums.cover_id=photos``.
         models: ``module:attribute`` of a MetaData or of a declarative base. If neither is given, a sequence's column
             is the primary key of the table with its name.

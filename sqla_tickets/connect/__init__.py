@@ -1,4 +1,4 @@
-"""Connections to one ticket server. Knows no sequence.
+"""Connections to one ticket server. Knows nothing of sequences.
 
 `timeouts` has all time limits of a draw. `engines` makes the engine of a URL; `pool` keeps the connections of a
 server, each a `connection`; `limit` is the queue for them. `identity` distinguishes database servers, `sockets` finds

@@ -22,7 +22,7 @@ def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> En
     """The engine of ``bind``; a new one gets time-outs.
 
     Raises:
-        TicketArgumentError: ``bind`` has another type, its database is of an unknown kind, its URL cannot be read, or
+        TicketArgumentError: ``bind`` has the wrong type, its database is of an unknown kind, its URL cannot be read, or
             its driver is not installed. The message never quotes a URL, which may hold a password.
     """
     if isinstance(bind, Engine):

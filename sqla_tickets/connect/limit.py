@@ -53,7 +53,7 @@ class Waiter(Protocol):
 
     @property
     def deadline(self) -> float:
-        """When its wait ends, by ``time.monotonic()``."""
+        """When the wait of the request ends, by ``time.monotonic()``."""
         ...
 
     @property
@@ -143,7 +143,7 @@ class ConnectionRequest(_Wait):
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most ``seconds``; whether the request was answered or cancelled."""
+        """Wait for at most ``seconds``; returns whether the request was answered or cancelled."""
         if not isinstance(self._over, asyncio.Event):
             return self._over.wait(seconds)
         try:
@@ -274,7 +274,7 @@ class IdleConnections(deque[Connection]):
         return is_room and waited_for < CONNECT_TIMING.max_connecting
 
     def can_do_without(self) -> bool:
-        """Whether there are others to wait for, as the server admits no more."""
+        """The server admits no more: return whether there are other connections to wait for."""
         self.full_until = time.monotonic() + CONNECT_TIMING.server_full_seconds
         return bool(self._count_open())
 

@@ -1,7 +1,7 @@
 """The socket under a driver's connection, and the data that the driver has read ahead.
 
 The monitor cancels a request through its socket while a thread waits on it. An unexpected answer is in the socket, or
-in the driver's buffer. Each driver keeps these in another undocumented place, so what is found is checked before it
+in the driver's buffer. Each driver keeps these in a different undocumented place, so what is found is checked before it
 is used.
 """
 
@@ -38,7 +38,7 @@ _SOCKET_FINDERS: Final[tuple[Callable[[Any], int], ...]] = (
 
 
 class Wire(Protocol):
-    """The socket of a connection, for other threads than the driver's."""
+    """The socket of a connection, for threads other than the driver's."""
 
     def poller(self) -> Poll | None:
         """A poll function for one thread; None if the system has none, as under eventlet."""
@@ -54,7 +54,7 @@ class Wire(Protocol):
 
 
 class SocketWire:
-    """A socket under a duplicated number, since the driver may close its own number, and the system reuse it.
+    """A socket under a duplicated descriptor: the driver may close its own, and the system reuse that number.
 
     Args:
         number: the number of the driver's socket.
@@ -193,7 +193,7 @@ def _received(connection: Any) -> Callable[[], object]:
 
 
 def _decrypted(connection: Any) -> Callable[[], object]:
-    """The buffer of mysql-connector, which has none but that of TLS."""
+    """The buffer of mysql-connector: TLS's, the only one that it has."""
     encrypted = connection._socket.sock
     if not isinstance(encrypted, ssl.SSLSocket):
         raise TypeError

@@ -19,9 +19,9 @@ Four exceptions add to that:
 
 - A server that is asked again: at most twice if it came back, answers others, or had closed an idle connection, and
   three times more if its table serves a queue of others: `draw.failover`, ``servers_to_try``, with ``max_queues``.
-  Whether it does shows within half a second: `draw.slow_path`, ``_is_in_a_queue``, with ``queue_seconds``.
+  The draw checks that for half a second at most: `draw.slow_path`, ``_is_in_a_queue``, with ``queue_seconds``.
 - The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
-  ``require_peer`` as long as for a server, each. 5 seconds for a draw that is far ahead. `high_water.timing`:
+  ``require_peer``, each wait is as long as for a server. 5 seconds for a draw that is far ahead. `high_water.timing`:
   ``patience_seconds``, ``lead_wait_seconds``.
 - A sequence that is being moved: 5 seconds. `draw.timing`: ``move_seconds``.
 - A wait for a free thread, in an event loop with a synchronous driver: 32 tasks draw at once. `concurrency`,

@@ -85,7 +85,7 @@ class TableShape(NamedTuple):
         bits: 32 or 64.
         engine: the storage engine, on MySQL and MariaDB.
         stub: the name of the stub column. It is never quoted: SQLite takes an unknown name in double quotes
-            for a text.
+            for a string.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Statement:
         return self.text
 
     def parameters(self, **values: int | str) -> tuple[Any, ...] | dict[str, Any]:
-        """The parameters as a tuple or a dict; always one of them, as ``%%`` stays doubled without."""
+        """The parameters as a tuple or a dict; never nothing: drivers then leave ``%%`` doubled."""
         given = {**self._values, **values}
         if self._positions is None:
             return given
@@ -203,10 +203,10 @@ class TicketDialect(ABC):
         counter_kept_since: the first version whose AUTO_INCREMENT counter is on disk, and not only in memory.
         read_only_variables: the server takes no writes unless all of them are OFF, or 0.
         replica_takes_writes: whether a replica takes clients' writes, too.
-        encryption_advice: how a user has a connection encrypted.
+        encryption_advice: how to encrypt a connection.
         begin: what begins a transaction in which tables are created and dropped; None where there is none. Then
             a ticket table is turned into a tombstone, and back, by one atomic ``ALTER TABLE``.
-        returns_counter: whether a counter that was raised comes back as a row, and not as ``lastrowid``.
+        returns_counter: whether raising a counter returns the number as a row, and not as ``lastrowid``.
         failure_ends_transaction: whether a failing statement ends its transaction, and so needs a savepoint.
             Elsewhere it undoes only itself.
         insert_prefixes: prefixes that make an INSERT undo itself when a key is violated, whatever the table says.
@@ -249,7 +249,7 @@ class TicketDialect(ABC):
 
     @property
     def kind(self) -> str:
-        """The name of the kind of database: SQLAlchemy's, or more exactly."""
+        """The name of the kind of database: SQLAlchemy's, or a more exact one."""
         return self.sqlalchemy.name
 
     # -- errors
@@ -277,7 +277,7 @@ class TicketDialect(ABC):
     def missing_grant(
         self, error: BaseException, database: str | None, user: str | None
     ) -> str | None:
-        """The statement that gives a user the privilege whose lack is the error, if the server names it."""
+        """The statement that grants a user the missing privilege, if the error names it."""
         return None
 
     # -- connections
@@ -335,11 +335,11 @@ class TicketDialect(ABC):
         return None
 
     def durability(self) -> Statement | None:
-        """Select a variable by which a crash can lose commits, and its value; None if there is none."""
+        """Select the variable that can let a crash lose commits, and its value; None if there is none."""
         return None
 
     def is_durable(self, found: int) -> bool:
-        """Whether a value of `durability`'s variable lets a crash lose no commit."""
+        """Whether no crash loses a commit with this value of `durability`'s variable."""
         return True
 
     def read_only(self) -> Statement | None:
@@ -412,7 +412,7 @@ class TicketDialect(ABC):
         return found
 
     def script(self, statement: Statement) -> str:
-        """A statement without parameters as a script has it."""
+        """A statement without parameters, as text for a script."""
         doubled = self.sqlalchemy.paramstyle in ("format", "pyformat")
         return statement.text % () if doubled else statement.text
 
@@ -429,12 +429,12 @@ class TicketDialect(ABC):
         return self.quoted(name_of_sequence(name))
 
     def literal(self, text: str) -> str:
-        """A text in a statement's text."""
+        """A string literal in a statement's text."""
         compiler = self.sqlalchemy.statement_compiler(self.sqlalchemy, None)
         return compiler.render_literal_value(text, String())
 
     def bound(self, name: Literal["span", "table"]) -> str:
-        """The placeholder of a parameter: ``span`` is a number, ``table`` a text."""
+        """The placeholder of a parameter: ``span`` is a number, ``table`` a string."""
         return f"\0{name}\0"
 
     # -- a ticket table
@@ -466,7 +466,7 @@ class TicketDialect(ABC):
 
     @abstractmethod
     def comment_on(self, name: str, comment: str) -> list[Statement]:
-        """Write a table's comment where it is not part of its text, as it is on SQLite."""
+        """Write a table's comment, unless ``CREATE TABLE`` contains it, as on SQLite."""
 
     def drop_table(self, name: str) -> Statement:
         """Drop a table if it exists."""
@@ -474,7 +474,7 @@ class TicketDialect(ABC):
 
     @abstractmethod
     def describe_table(self, name: str) -> Statement:
-        """A row per column of the table ``:table``: name, whether unique, whether it counts, comment, type.
+        """A row per column of the table ``:table``: name, whether unique, whether AUTO_INCREMENT, comment, type.
 
         Raises:
             TicketArgumentError: no table can have that name.
@@ -581,7 +581,7 @@ class TicketDialect(ABC):
     # -- tables of an application
 
     def unique_columns(self, connection: Connection, table: str, schema: str | None) -> set[str]:
-        """The columns of which the database itself keeps each value from a second row, whatever a model says."""
+        """The columns whose values the database itself keeps unique, whatever a model says."""
         found = inspect(connection)
         keys = [found.get_pk_constraint(table, schema)["constrained_columns"]]
         keys += [key["column_names"] for key in found.get_unique_constraints(table, schema)]
@@ -597,7 +597,7 @@ class TicketDialect(ABC):
     def check_undoes_inserts(  # noqa: B027  # most databases do, for all tables
         self, connection: Connection, table: str, schema: str | None
     ) -> None:
-        """Check that an INSERT of many rows that fails leaves none of them.
+        """Check that a failing INSERT of many rows leaves none of them.
 
         Raises:
             TicketArgumentError: the table keeps the rows before the failure.
@@ -618,10 +618,10 @@ class TicketDialect(ABC):
         """An expression that makes the statement fail when it is evaluated, before a trigger or a rule sees the row.
 
         Args:
-            number: the row's number, a column: a constant might be computed for other rows, too.
+            number: the column with the row's number; a constant might be evaluated for other rows, too.
 
         Returns:
-            None where nothing keeps a row that a statement inserts from the table and its keys.
+            None where each row that a statement inserts reaches the table and its keys.
         """
         return None
 

@@ -98,7 +98,7 @@ class PostgreSQL(TicketDialect):
     def set_up_session(
         self, connection: DBAPIConnection, cursor: DBAPICursor, lock_wait: float
     ) -> None:
-        """Have commits survive a crash, and limit lock waits; a lock_timeout of 0 would mean no limit."""
+        """Make commits survive a crash, and limit lock waits; a lock_timeout of 0 would mean no limit."""
         milliseconds = min(max(1, round(lock_wait * 1000)), 2**31 - 1)
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false),"

@@ -1,6 +1,6 @@
 """Access to one ticket server: its connections, its identity and its health.
 
-It knows no draw, and of the other servers only what `Peers` shows.
+It knows nothing of draws, and of the other servers only what `Peers` shows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Peers(Protocol):
     def same_server(
         self, server: ServerAccess, identity: Identity | None, /
     ) -> ServerAccess | None:
-        """The other server of the pool to whose database a connection of this one leads."""
+        """The pool's other server, if any, whose database a connection of this one leads to."""
         ...
 
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable, /) -> bool:
@@ -256,10 +256,10 @@ class ServerAccess:
         """Send statements that draw no ticket; their failures open no breaker.
 
         Args:
-            work: gets a connection in autocommit. It may be done again after a lost one.
+            work: called with a connection in autocommit; may be called again if that is lost.
 
         Raises:
-            TicketError: there is no connection; that counts for the breaker.
+            TicketError: no connection could be opened; the breaker has recorded it.
             Exception: the driver's error.
         """
 
@@ -279,7 +279,7 @@ class ServerAccess:
             attempts: how often it is tried when it fails with deadlocks and lock waits only.
 
         Raises:
-            TicketError: there is no connection; that counts for the breaker.
+            TicketError: no connection could be opened; the breaker has recorded it.
             Exception: whatever ``work`` raises.
         """
         with self.connections.alone or contextlib.nullcontext(), self._asking():
@@ -482,7 +482,7 @@ class ServerAccess:
             self._has_come_back()
 
     def _has_come_back(self) -> None:
-        """Have tables that were verified without this server verified again before their next ticket."""
+        """Require a new verification of tables that were verified without this server."""
         self.returns += 1
         peers = self._peers()
         if peers is not None:

@@ -268,7 +268,7 @@ class SequenceBuffer:
         return is_ready
 
     def _check_again(self, at: float) -> None:
-        """Have `make_ready` called at a time, or when the ready tickets expire."""
+        """Schedule the next `make_ready` for a time, or for when the ready tickets expire."""
         self.ready.until = min(self.ready.expires, at)
 
     def put(self, blocks: Sequence[Block]) -> None:
@@ -367,7 +367,7 @@ class SequenceBuffer:
 class Buffer:
     """The buffered tickets of one process; a fork begins with an empty buffer.
 
-    It knows no server: its caller passes the function that fills it.
+    It knows nothing of servers: its caller passes the function that fills it.
 
     Args:
         discarded: called with the sequence, the number of dropped tickets, and the reason.
@@ -448,7 +448,7 @@ class Buffer:
         draw: DrawBlocks,
         blocks: list[Block],
     ) -> tuple[list[range], bool]:
-        """Draw the tickets that some blocks lack; whether any of their tickets was buffered."""
+        """Draw the tickets that some blocks lack; returns whether any of their tickets was buffered."""
         taken = total = count(blocks)
         try:
             for _ in range(TIMING.refills_waited_for):

@@ -51,7 +51,7 @@ class Failover:
         pool: its name.
         servers: the pool's servers.
         events: the dispatcher, for each fail-over to another server.
-        random_start: the number of the server that a sequence's first draw begins with, modulo their number.
+        random_start: the number of the server that a sequence's first draw begins with, modulo the number of servers.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ def servers_to_try(
 ) -> Iterator[TicketServer]:
     """Yield the servers that a draw of ``name`` tries in turn, until one answers.
 
-    1. Those that are well, by their load. 2. Those that failed before, but fail fast. 3. Those that this draw has
-    tried and that deserve a second try: it left too early, an idle connection was dead (a firewall may have cut all
-    of them), or they have answered others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose
+    1. The healthy ones, by their load. 2. Those that failed before, but fail fast. 3. Those that this draw has
+    tried and that deserve a second try: the draw left too early, an idle connection was dead (a firewall may have cut
+    all of them), or they have answered others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose
     tables serve a queue of others: the draw joins the queue again.
 
     Args:
@@ -165,8 +165,8 @@ def servers_to_try(
         name: the sequence's name.
         start: the index of the first one among equals.
         began: when the draw began, by ``time.monotonic()``.
-        failures: this draw's failures so far; the caller adds one before it takes the next server. What is
-            not asked at all is added.
+        failures: this draw's failures so far; the caller adds one before it takes the next server. Servers
+            that are not asked at all are added.
     """
     ring = [*servers[start:], *servers[:start]]
     for server in ring:

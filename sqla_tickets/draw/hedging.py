@@ -154,7 +154,7 @@ class HedgingMonitor:
         return tick
 
     def close_unused(self) -> bool:
-        """Close connections that no draw has needed for a while; whether more may be closed later."""
+        """Close connections that no draw has needed for a while; returns whether more may be closed later."""
         self._closed_at = time.monotonic()
         may_close_more = [server.connections.close_unused() for server in self._servers]
         return any(may_close_more)

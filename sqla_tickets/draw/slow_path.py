@@ -223,7 +223,7 @@ def out_of_attempts(request: Request) -> TicketError:
 def discard_connection(
     request: Request, connection: Connection, blocks: list[range]
 ) -> list[range] | None:
-    """Discard the connection of an attempt without a row or a cancelled one; returns its blocks, or None to try again."""
+    """Discard the connection of an attempt that found no row or was cancelled; returns blocks, or None to try again."""
     _give_back(connection, request, keep=False)
     if not blocks:  # the row that this layout draws from is gone: find out what happened
         request.table.layout = None

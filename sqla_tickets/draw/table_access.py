@@ -47,7 +47,7 @@ class TableAccess(ServerAccess):
         self.tables.pop(name, None)
 
     def last_ticket(self, name: str) -> int:
-        """The largest ticket of any process that the server shows now.
+        """The largest ticket, of any process, that the server shows now.
 
         Raises:
             TicketError: the server failed, or has no such table.
@@ -88,7 +88,7 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Do ``work`` that only reads for a waiting user: it waits only briefly for other sessions' locks.
+        """Do ``work`` that only reads, for a user who waits; it waits only briefly for other sessions' locks.
 
         Raises:
             TicketError: the server failed, or ``work`` did.

@@ -124,11 +124,11 @@ class TicketTable:
         inspected: the result of the last inspection; None if it cannot be compared, or the peers were asked since.
         generation: the server's generation in which its peers were asked.
         told_marks: the latest credible mark of each peer.
-        missing_marks: the peers that have not given their marks in this generation.
+        missing_marks: the peers that have not reported their marks in this generation.
         doubtful_marks: the marks, by peer, that are too high to be believed at once.
         evidence: the numbers that servers show, by which doubtful marks are judged.
         refuted_marks: the marks that cannot be true, by peer.
-        has_reported_no_mark: whether the log says that no peer gave its mark.
+        has_reported_no_mark: whether the log says that no peer reported a mark.
         peers_asked_at: when the peers were last asked, by ``time.monotonic()``.
         draws: how many draws were answered.
         errors: how many failed.
@@ -227,7 +227,7 @@ class TicketTable:
             self.missing_marks.setdefault(peer, MissingMark(peer.returns, self.draws))
 
     def end_to_read_marks(self, returns: Mapping[PeerServer, int]) -> None:
-        """Have missing marks read when their peers come back; until now, other draws read them as well.
+        """Leave missing marks to be read when their peers come back; until this call, other draws read them, too.
 
         Args:
             returns: how often each peer had come back when the reading began.
@@ -249,7 +249,7 @@ class TicketTable:
         return missing is not None and self.draws > missing.draws
 
     def has_learned(self, missing: Iterable[PeerServer]) -> bool:
-        """Whether a peer whose mark was missing has given it since."""
+        """Whether a peer whose mark was missing has reported it since."""
         return any(peer not in self.missing_marks for peer in missing)
 
     def was_drawn_without_mark(self, peer: PeerServer) -> bool:
@@ -271,7 +271,7 @@ class TicketTable:
             before: the `fence` when the draw began.
 
         Raises:
-            RefusedTickets: one ticket is not; none is recorded.
+            RefusedTickets: one ticket breaks a rule; none is recorded.
         """
         last = before
         for block in blocks:

@@ -52,14 +52,14 @@ class DuplicateServers:
             log.log(level, "%s", message)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
-        """The other server of the pool to whose database a connection of this one leads."""
+        """The pool's other server, if any, whose database a connection of this one leads to."""
         others = (other for other in self._servers if other is not server)
         return next((other for other in others if server.is_also(other, identity)), None)
 
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The other server of the pool in this server's cluster, if its offset is smaller."""
+        """The pool's server with a smaller offset in this server's cluster, if any."""
         if identity is not None and identity.cluster is not None:
             for other in self._servers:
                 if other.offset < server.offset and identity.shares_cluster(other.identity):

@@ -105,14 +105,14 @@ class Peer:
         return str(self.server)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: forget the parent's writes, which do not end here."""
+        """In a fork: forget the parent's writes, which never finish in this process."""
         self._write = BackgroundWrite()
         self.store.reinit_after_fork()
 
     # -- reading
 
     def read(self, tables: list[tuple[Peer, TicketTable]], *, patient: bool = False) -> bool:
-        """Read the marks of some tables into the tables; whether all marks are known then.
+        """Read the marks of some tables into the tables; returns whether all marks are then known.
 
         Args:
             tables: the tables, each with the peer that issues its tickets.
@@ -192,10 +192,10 @@ class Peer:
     def has_told(
         self, server: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> bool:
-        """Whether this peer, not being the table's own server, has given a credible mark of the table.
+        """Whether this peer is not the table's own server, and has reported a credible mark of the table.
 
         Args:
-            server: of the table.
+            server: the table's server.
             table: the table.
             over: the connection for the draw. The peer was asked after this connection was recognised.
         """

@@ -36,7 +36,7 @@ class HighWaterService:
 
     A peer that is down fails no draw: its marks are read when it is back. A draw waits in two cases:
 
-    - Before the first draw from a table, for `Timing.patience_seconds`, until the peers have given their marks:
+    - Before the first draw from a table, for `Timing.patience_seconds`, until the peers have reported their marks:
       `read_marks`. Only ``require_peer`` refuses a table without a mark. A draw then waits for a peer for as long as
       for a server, since a busy peer has not failed.
     - Before it returns a ticket far above a peer's mark, for `Timing.lead_wait_seconds`: `bound_lead`.
@@ -59,7 +59,7 @@ class HighWaterService:
         self._duplicates = DuplicateServers(servers)
 
     def reinit_after_fork(self) -> None:
-        """In a fork: forget the parent's reads and writes, which do not end here."""
+        """In a fork: forget the parent's reads and writes, which never finish in this process."""
         self._asking = SingleFlight()
         self._joined.reinit_after_fork()
         for peer in self._peers:
@@ -81,7 +81,7 @@ class HighWaterService:
         One caller asks; callers that arrive before the answers wait for them. If it is cancelled, one of them asks.
 
         Args:
-            server: of the table.
+            server: the table's server.
             table: the table.
             over: the connection for the draw; the server if there is none.
         """
@@ -115,7 +115,7 @@ class HighWaterService:
         table.begin_to_read_marks(returns, over.generation)
 
         def is_awaited() -> bool:
-            """Whether the draw is refused unless one more peer gives a mark."""
+            """Whether the draw is refused unless one more peer reports a mark."""
             return self._requires_peer and not any(
                 peer.has_told(server, table, over) for peer in peers
             )
@@ -217,11 +217,11 @@ class HighWaterService:
     def first_of_cluster(
         self, server: ServerAccess, identity: Identity | None
     ) -> ServerAccess | None:
-        """The other server of the pool in this server's cluster, if its offset is smaller."""
+        """The pool's server with a smaller offset in this server's cluster, if any."""
         return self._duplicates.first_of_cluster(server, identity)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
-        """The other server of the pool to whose database a connection of this one leads."""
+        """The pool's other server, if any, whose database a connection of this one leads to."""
         return self._duplicates.same_server(server, identity)
 
     # -- before tickets are returned
@@ -294,7 +294,7 @@ class HighWaterService:
         return any(peer.drew_earlier(table, table.high_water) for peer in self._peers_of(server))
 
     def begin_to_write(self, server: ServerAccess) -> None:
-        """Begin to write new marks to all servers that are well.
+        """Begin to write new marks to all healthy servers.
 
         Args:
             server: the server that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.

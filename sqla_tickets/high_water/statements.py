@@ -55,8 +55,8 @@ class Mark(NamedTuple):
         sequence: its name.
         stride: the stride of the pool that wrote it. With another stride, an offset is another residue class.
         offset: the offset of the server that it is about.
-        token: the token of the sequence's present generation. A late write with an earlier token counts
-            no more.
+        token: the token of the sequence's present generation. A late write with an earlier token no
+            longer counts.
         number: the largest ticket known to have been issued, or the number that the sequence was raised above.
     """
 

@@ -105,7 +105,7 @@ class HighWaterStore:
     def why_no_mark(
         self, drawn: ServerAccess, table: TicketTable, over: Connection | ServerAccess
     ) -> str:
-        """Why it has given no mark of a peer's table."""
+        """Why it has reported no mark of a peer's table."""
         if self.server.is_also(drawn, over=over):
             return "it is the same server"
         if self.server in table.refuted_marks:

@@ -23,7 +23,7 @@ class Timing:
         flush_seconds: how long closing a pool waits for the last marks to be written.
         patience_seconds: how long a draw waits for a table's optional marks, and how long a server may send nothing.
         stall_seconds: the longest pause between two polls of a peer that counts as a wait for it; in a longer one the
-            process stood still.
+            process was paused.
         dead_seconds: after how long a write counts as dead, as its event loop may have ended without a sign.
         ask_again_seconds: how long a server without a table of marks is not asked again.
         marks_at_once: how many marks one statement writes.

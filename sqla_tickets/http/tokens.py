@@ -44,7 +44,7 @@ class Tokens:
 
     @classmethod
     def parse(cls, text: str, origin: str) -> Tokens:
-        """Parse the tokens of a file or a variable: a token and its sequences in each line, or before each ``;``.
+        """Parse the tokens of a file or a variable: a token and its sequences on each line, or before each ``;``.
 
         Args:
             text: a comment is ``#``, at the start of a line or after a space, and the rest of that line.

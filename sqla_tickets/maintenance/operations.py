@@ -188,7 +188,7 @@ def _is_elsewhere(
     """Whether the sequence has moved or been renamed, as when a migration runs for another shard.
 
     Raises:
-        TicketTableError: it has on some servers only.
+        TicketTableError: it has moved on some servers only.
     """
     for handle, state in states.items():
         if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):

@@ -55,10 +55,10 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         held: the largest id on the shards, from whatever source.
 
     Returns:
-        The number above which all tickets of the joining servers are.
+        The number that all tickets of the joining servers are above.
 
     Raises:
-        TicketArgumentError: the pools do not fit, the table is too narrow for the gap, or it has no metadata and
+        TicketArgumentError: the pools do not match, the table is too narrow for the gap, or it has no metadata and
             the stride changes.
         TicketTableError: an old server cannot store where the others begin, or has just reached that; or its table
             could not refuse the old configuration later.

@@ -63,7 +63,7 @@ class TableStatus:
         is_read_only: whether it answers but takes no writes, so that nothing is drawn from it.
         last_ticket: the largest ticket that its table shows, of any client; None when not up.
         lead: how far that is above the lowest server's; None when not up.
-        high_water_mark: the largest ticket that the server's peers know of; None if none gave a mark. If the last
+        high_water_mark: the largest ticket that the server's peers know of; None if none reported a mark. If the last
             ticket is below it, the server was set back.
         largest: the largest ticket that the table's column can hold.
         layout: the table's layout; None before it was inspected.

@@ -97,6 +97,6 @@ def forget(tables: AbstractSet[Table]) -> None:
 
 
 def _engines() -> list[Engine]:
-    """All engines; only the garbage collector knows them."""
+    """All engines; SQLAlchemy keeps no list of them, but the garbage collector does."""
     # the type, as a proxy's `__class__` may be anything
     return [found for found in gc.get_objects() if issubclass(type(found), Engine)]

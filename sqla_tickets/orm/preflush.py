@@ -49,7 +49,7 @@ class PreflushDefault(IdDefault):
         """Any column may hold what the function makes."""
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:
-        """Each column has its own key."""
+        """The column itself: columns never share a draw."""
         return self, column
 
     def _source_for(self, column: Column[Any]) -> None:
@@ -68,7 +68,7 @@ class PreflushDefault(IdDefault):
         return self._as_in(columns[0], starmap(self.make, repeat((), n)))
 
     def _as_in(self, column: Column[Any], made: Iterator[object]) -> Iterator[object]:
-        """Values as the column has them."""
+        """Convert values to the column's type."""
         return made
 
 

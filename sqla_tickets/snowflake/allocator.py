@@ -4,9 +4,9 @@ The numbers are divided between the servers as tickets are: each number belongs 
 whose table says so (`numbering`). If that server dies, its numbers stay valid until their leases end, and their
 owners lease numbers of another server.
 
-Two owners of a number could only make the same id for the same time, and a lease covers a span of times: every id of
-it is at or before the *horizon* in the number's row, and the next owner's ids are all after it. So ids stay unique
-whatever the clocks do, however long a process is frozen, and however late an answer comes. Elapsed time also keeps a
+Two owners of a number could only make the same id for the same time, and a lease covers a span of times: every id
+made under it is at or before the *horizon* in the number's row, and the next owner's ids are all after it. So ids
+stay unique whatever the clocks do, however long a process is frozen, and however late an answer comes. Elapsed time also keeps a
 number with one owner: an owner stops before its lease ends, counted from before the request. And a number that was
 not given back is free only when its lease has ended by the server's clock *and* some process has seen the row
 unchanged for a whole lease.
@@ -209,7 +209,7 @@ class LeaseAllocator:
             self._replace(lease, here)
 
     def _keeps(self, lease: Lease) -> bool:
-        """Renew a lease in the background; whether that succeeded."""
+        """Renew a lease in the background; returns whether that succeeded."""
         try:
             if self._renew(lease):
                 self._reclaimer.reclaim(lease.server, 1 << lease.bits)

@@ -94,7 +94,7 @@ def ask(
     Args:
         server: the server.
         work: called with a connection in autocommit and the larger stride of the table's and the pool's, as either
-            may be late while a pool grows.
+            may be out of date while a pool grows.
         args: more arguments of ``work``.
         kwargs: more keyword arguments of ``work``.
 
@@ -122,7 +122,7 @@ def ask(
 
 
 def opened(context: StatementContext) -> int:
-    """The time after which all ids of this server's numbers are, in microseconds since 1970."""
+    """All ids of this server's numbers are after this time, in microseconds since 1970."""
     return _of_server(context).since
 
 

@@ -78,7 +78,7 @@ class PeerHorizons:
                 log.info("%s has no record of the horizon of %r: %s", peer, lease, error)
 
     def take_back(self, lease: Lease, latest: int) -> bool:
-        """Lower the horizon on every peer to ``latest``; whether all of them have done so.
+        """Lower the horizon on every peer to ``latest``; returns whether all of them have done so.
 
         A peer without a record may still get one, as the network may delay the write.
         """

@@ -16,7 +16,7 @@ from ..tables.inspection import DROPPED, GROWING
 
 #: How many names a list has.
 SHOWN_NAMES: Final = 5
-#: How grave something is: ids can repeat or are not issued, less is there than should be, or all is well.
+#: How serious something is: ids can repeat or are not issued, less is there than should be, or all is well.
 Level = Literal["bad", "warning", "advice", "well"]
 UNFIT: Final = (
     "Do what the message says. If the table is of another pool, offset or stride: correct this configuration (URLs,"
@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         text: two sentences.
-        level: how grave that is.
+        level: how serious it is.
     """
 
     text: str
@@ -185,7 +185,7 @@ class Problem(NamedTuple):
 
     Attributes:
         label: what it is, in capitals.
-        level: how grave that is.
+        level: how serious it is.
         where: the server, or the shards.
         what: the sequence or the ids.
         why: why it matters.

@@ -36,7 +36,7 @@ class ActiveTable(NamedTuple):
         layout: how it is drawn from.
         metadata: how it is numbered, as its comment says; None for a foreign table.
         stub: the name of its stub column.
-        largest: the largest ticket that it can issue, as its column's type and its metadata tell.
+        largest: the largest ticket that it can issue, by its column's type and its metadata.
         number: the largest ticket that it shows; None when it has lost its row, or was not read.
     """
 
@@ -174,7 +174,7 @@ def _numbered_otherwise(
 def _check_memory(context: StatementContext, name: str, layout: LayoutName) -> None:
     """Refuse a counter that is not on disk: after a restart it continues from the row.
 
-    The row may be behind the counter, since clients may write their numbers in another order than they took them.
+    The row may be behind the counter, since clients may not write their numbers in the order in which they took them.
     """
     version = context.sqlalchemy.server_version_info
     if layout == "replace" and version and not context.dialect.keeps_counter():
@@ -247,7 +247,7 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
 def _layout(
     context: StatementContext, name: str, columns: dict[str, tuple[bool, bool]]
 ) -> tuple[LayoutName, str, int | None]:
-    """Find the layout by the columns; of each it is known whether it is unique and whether it counts.
+    """Find the layout from the columns, each with whether it is unique and whether it is AUTO_INCREMENT.
 
     Returns:
         The layout, the name of the stub column, and the stride in that name, if there is one.

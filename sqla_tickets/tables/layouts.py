@@ -1,7 +1,7 @@
 """The two layouts of a ticket table, each with its statements for a draw.
 
-A layout knows statements and numbers. It knows no pool, and no connection except the cursor that it gets; its caller
-retries. It always returns blocks: ascending arithmetic progressions.
+A layout knows statements and numbers. It knows nothing of pools, and of connections only the cursor that
+it gets; its caller retries. It always returns blocks: ascending arithmetic progressions.
 
 ``replace`` is Flickr's table. Only its AUTO_INCREMENT counter counts, not its row, since InnoDB takes the number
 before it waits for the row. So a block is drawn while every other client is locked out: ``LOCK TABLES``, a REPLACE

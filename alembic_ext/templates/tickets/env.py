@@ -44,8 +44,8 @@ def run_migrations_offline() -> None:
 def run_migrations_online() -> None:
     """Run the migrations on one shard after another.
 
-    Where one fails, those before it are done: run it again. A new revision is compared
-    with the first shard, `alembic check` compares all.
+    If one fails, earlier ones are done: run it again. A new revision is compared with the
+    first shard, `alembic check` compares all.
 
     """
     is_revision = getattr(config.cmd_opts, "autogenerate", False)
