@@ -203,7 +203,7 @@ def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTab
 
 @operation(DropTicketTableOp)
 def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
-    """Replace the table by a tombstone, which keeps the high water."""
+    """Replace the table with a tombstone, which keeps the high water."""
     context = operations.migration_context
     if not op.force and option(context, "drop_tickets") not in ("1", "true", "yes"):
         said = (

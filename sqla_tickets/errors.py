@@ -112,7 +112,7 @@ class Crowded(TicketServerError):
 
 
 class DrawAbandoned(TicketServerError):
-    """A draw waited no longer for a server: another one has answered it, or another draw waits for this server."""
+    """A draw stopped waiting for a server: another one has answered it, or another draw waits for this server."""
 
     kind = "abandoned"
 

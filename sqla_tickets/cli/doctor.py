@@ -175,7 +175,7 @@ def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             severity="repeats",
             variable="Innodb_redo_log_enabled",
             value="OFF",
-            why="After a crash the server does not start, and a backup has old numbers.",
+            why="After a crash the server cannot start, and a restored backup repeats numbers.",
             fix="ALTER INSTANCE ENABLE INNODB REDO_LOG.",
         )
     switches: tuple[tuple[Code, str], ...] = (

@@ -26,7 +26,7 @@ What a kind must provide; `base` says how. A method that is not overridden sends
 
 - Always: ``set_connect_defaults``, ``set_up_session``, ``comment_on``, ``describe_table``, ``list_tables``, and
   ``upsert_largest``, which `base.raised_on_conflict` writes where there is ``ON CONFLICT``.
-- Which class: ``of``, where one name of SQLAlchemy's stands for several kinds; then ``kind``, too.
+- Which class: ``of``, where one SQLAlchemy name stands for several kinds; then ``kind``, too.
 - Its errors: ``error_codes`` and ``error_code``, or ``error_texts``; ``error_kind``, where a code alone is not enough. One that is not found
   counts as a lost connection.
 - Connections: ``address`` and ``default_port``, ``is_in_memory``, ``is_embedded``, ``dbapi_module``, ``encryption_advice``.

@@ -122,7 +122,7 @@ class Statement:
 
     @classmethod
     def compiled(cls, element: ClauseElement, dialect: Dialect) -> Statement:
-        """An element of SQLAlchemy's as a statement for a dialect."""
+        """A SQLAlchemy element as a statement for a dialect."""
         compiled = element.compile(dialect=dialect)
         if not isinstance(compiled, SQLCompiler):  # DDL has no parameters
             return cls(str(compiled))
@@ -397,7 +397,7 @@ class TicketDialect(ABC):
         return self.compiled(text, lambda: _Template(text))
 
     def compiled(self, key: Hashable, make: Callable[[], ClauseElement]) -> Statement:
-        """An element of SQLAlchemy's as a statement; compiling it may take longer than a round trip.
+        """A SQLAlchemy element as a statement; compiling it may take longer than a round trip.
 
         Args:
             key: identifies its text.
@@ -571,7 +571,7 @@ class TicketDialect(ABC):
         """
 
     def utc_of_milliseconds(self, number: str) -> str:
-        """SQL for the time in UTC, whatever the zone of the session, of milliseconds since 1970.
+        """SQL that converts milliseconds since 1970 to a time in UTC, whatever the session's zone.
 
         Args:
             number: SQL for the milliseconds.
@@ -650,11 +650,11 @@ class TicketDialect(ABC):
         return f"{number} BIGINT NOT NULL, {stub} CHAR(1) NOT NULL"
 
     def replace_by_tombstone(self, name: str, comment: str) -> list[Statement]:
-        """Replace a ticket table, or another tombstone, by a tombstone."""
+        """Replace a ticket table, or another tombstone, with a tombstone."""
         return [self.drop_table(name), *self.create_tombstone(name, comment)]
 
     def open_table(self, table: TableShape) -> list[Statement]:
-        """Replace a tombstone by a ticket table."""
+        """Replace a tombstone with a ticket table."""
         return [self.drop_table(table.name), *self.create_table(table)]
 
     def table_parts(self, name: str) -> Statement:

@@ -116,11 +116,11 @@ class TableHandle(NamedTuple):
     def close(
         self, kind: TombstoneKind, pool: str, sequence: str, seen: FoundTable = None
     ) -> Tombstone:
-        """Replace the table, or the tombstone ``seen``, by a tombstone that leads to ``sequence``."""
+        """Replace the table, or the tombstone ``seen``, with a tombstone that leads to ``sequence``."""
         return self.run(tombstones.close, Destination(kind, pool, sequence), seen)
 
     def open(self, element: NewTable, expected: Tombstone) -> None:
-        """Replace the tombstone ``expected`` by a ticket table."""
+        """Replace the tombstone ``expected`` with a ticket table."""
         self.server.make(self.sequence, tombstones.open_table, element, expected)
 
     def raise_above(self, above: int) -> None:

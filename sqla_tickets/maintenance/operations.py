@@ -229,7 +229,7 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
 
 
 def drop(pool: Servers, name: str) -> None:
-    """Replace the table on every server by a tombstone, so that no more tickets are issued.
+    """Replace the table on every server with a tombstone, so that no more tickets are issued.
 
     The tombstone keeps the high water, and `create` begins above it.
 

@@ -90,7 +90,7 @@ def close(
     to: Destination,
     seen: FoundTable = None,
 ) -> Tombstone:
-    """Replace a ticket table by a tombstone; every ticket that it issued is at most the high water.
+    """Replace a ticket table with a tombstone; every ticket that it issued is at most the high water.
 
     A tombstone ``seen`` gets the new content, and keeps its high water.
 
@@ -128,7 +128,7 @@ class _Rehearsed(Exception):
 
 
 def rehearse(context: StatementContext, name: str) -> None:
-    """Check that this user may replace a ticket table by a tombstone; changes nothing.
+    """Check that this user may replace a ticket table with a tombstone; changes nothing.
 
     Raises:
         TicketTableMissing: there is no table.
@@ -236,7 +236,7 @@ def place_tombstone(
 
 
 def open_table(context: StatementContext, new: NewTable, expected: Tombstone) -> None:
-    """Replace the tombstone ``expected`` by a ticket table; a table that another run opened is raised.
+    """Replace the tombstone ``expected`` with a ticket table; a table that another run opened is raised.
 
     Raises:
         TicketTableError: the tombstone is not the one that was seen when the table's first number was chosen.

@@ -49,7 +49,7 @@ class ShardIdFunction:
             or "$" in self.name
             or "%" in self.name
         ):
-            raise TicketArgumentError(f"{self.name!r} is not a valid name of a function")
+            raise TicketArgumentError(f"{self.name!r} is not a valid function name")
         what = f"ShardIdFunction({self.name!r}), {self.layout.node} bits: shard"
         whole_number(what, self.shard, 0, self.layout.nodes - 1)
         if self.layout.node_lowest or self.layout.bits > 64:

@@ -350,5 +350,5 @@ def _record(context: StatementContext, node: int, known: int, claim: Claim) -> b
 
 
 def take_back(context: StatementContext, node: int, told: int, used: int) -> bool:
-    """Lower a recorded horizon after the number was given back below it; False if the record is another one."""
+    """Lower a recorded horizon after its number was given back early; False if the record has changed."""
     return context.send(_kept(context, _TAKE_BACK), number=node, told=told, until=used) == 1

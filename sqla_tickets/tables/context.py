@@ -57,7 +57,7 @@ class StatementContext(ServerContext):
         """Execute a statement; returns the number of rows that it changed.
 
         Args:
-            statement: a statement of the dialect, or an element of SQLAlchemy's.
+            statement: a statement of the dialect, or a SQLAlchemy element.
             values: the values of its parameters.
 
         Raises:

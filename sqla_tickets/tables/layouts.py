@@ -183,7 +183,7 @@ class CounterLayout:
         return True
 
     def lock_timed_out(self, n: int) -> None:
-        """No lock of this package's is in its way."""
+        """Do nothing: this layout takes no locks."""
 
     def adapts(self, kind: ErrorKind) -> bool:
         return False
