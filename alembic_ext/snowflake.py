@@ -135,7 +135,7 @@ def drop_shard_id_function(operations: Operations, op: DropShardIdFunctionOp) ->
 def _on_postgresql(
     operations: Operations, op: CreateShardIdFunctionOp | DropShardIdFunctionOp
 ) -> ShardIdFunction:
-    """The function of an operation.
+    """The function that an operation creates or drops.
 
     Raises:
         CommandError: the migration's own database is of another kind.

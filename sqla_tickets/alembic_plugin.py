@@ -64,8 +64,8 @@ def _import_operations() -> str | None:
     hiding = _namesake()
     if hiding is not None:
         problem = (
-            f"{hiding} hides the package alembic_ext of sqla-tickets, so migrations cannot create or compare ticket "
-            f"tables: rename it. Ignore this warning if no migration here needs ticket tables"
+            f"{hiding} hides sqla-tickets' package alembic_ext, so migrations cannot create or compare ticket "
+            f"tables: rename that file or folder. Ignore this warning if no migration here needs ticket tables"
         )
         warnings.warn(problem, TicketWarning, stacklevel=3)
         return problem

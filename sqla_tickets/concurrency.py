@@ -302,7 +302,7 @@ class WeakRegistry(Generic[T]):
         self.refs.add(ref(one, self.refs.discard))
 
     def discard(self, one: T) -> None:
-        """Remove work that has ended, for every holder."""
+        """Remove work that has ended, even if it is still held elsewhere."""
         self.refs.discard(ref(one))
 
     def __iter__(self) -> Iterator[T]:

@@ -252,7 +252,7 @@ def cluster(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]
                 value=value,
                 why=(
                     "Every node takes writes, LOCK TABLES locks one node only, and increments and offsets change "
-                    "when a node joins or leaves. These sequences use them:"
+                    "when a node joins or leaves. These sequences depend on that:"
                     f" {', '.join(counted)}."
                 ),
                 fix="Convert every sequence here to the layout 'counter': op.convert_ticket_table().",
@@ -362,7 +362,7 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             sequence=name,
             variable=f"marks of {name}",
             value="one that cannot be true",
-            why=f"{text}. Until it is deleted, this server cannot show that a peer was set back.",
+            why=f"{text}. Until that mark is deleted, this server cannot show that a peer was set back.",
             fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who can "
             f"write that table.",
         )

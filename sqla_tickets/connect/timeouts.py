@@ -12,7 +12,8 @@ The earliest of these ends a wait for one server. The first two of them are exac
 - After a deadlock, or another error that does not count against the server, a draw repeats its statement until the
   time is over: `draw.server`, ``_draw_again``.
 - The server ends its own wait for a lock: `dialects`, ``set_up_session``. MySQL and MariaDB take whole seconds.
-- The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. The user's own ``Engine`` keeps its time-outs.
+- The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. The
+  user's own ``Engine`` keeps its time-outs.
 
 Four exceptions add to that:
 

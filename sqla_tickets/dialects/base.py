@@ -664,7 +664,7 @@ class TicketDialect(ABC):
     def alter_to_tombstone(
         self, name: str, comment: str, stub: str, keys: Sequence[str], checks: Sequence[str]
     ) -> Statement:
-        """Alter a ticket table to a tombstone in one atomic step, if `begin` is None.
+        """Alter a ticket table into a tombstone in one atomic step, if `begin` is None.
 
         Args:
             name: the sequence's name.

@@ -76,7 +76,7 @@ class Tombstone(NamedTuple):
     """The metadata of a tombstone: why no ticket may be drawn there, and where to draw instead.
 
     Attributes:
-        kind: ``"moved"`` or renamed; ``"opening"``, the target of a move that has not ended;
+        kind: ``"moved"``, also by a rename; ``"opening"``, the target of a move that has not ended;
             ``"converting"`` to another layout; ``"dropped"``.
         pool: the pool that has the sequence, for ``"opening"`` the one that still has it.
         sequence: its name there.

@@ -120,7 +120,7 @@ def _fresh_database(url: URL) -> Generator[URL]:
     except SQLAlchemyError as error:
         said = str(getattr(error, "orig", error)).replace(str(url.password), "***")
         raise TicketServerError(
-            f"no database for tests on {backend}://{url.host}: {said}: check that it is running,"
+            f"no database for tests on {backend}://{url.host}: {said}: check that the server is running,"
             " and that its user may create databases named tickets_..."
         ) from None
     try:

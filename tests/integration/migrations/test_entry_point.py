@@ -135,7 +135,7 @@ def test_a_namesake_in_the_project_warns_once(
     done = run(code, project, installed, REPOSITORY, warnings="always")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("TicketWarning: ") == 1
-    assert f"{project / file} hides the package alembic_ext of sqla-tickets" in done.stderr
+    assert f"{project / file} hides sqla-tickets' package alembic_ext" in done.stderr
     assert "rename it" in done.stderr
     done = run(code + LISTED, project, installed, REPOSITORY, warnings="ignore")
     assert "CommandError: the plugin 'sqla_tickets' cannot work: " in done.stderr
