@@ -130,7 +130,7 @@ def _created_columns(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, Col
 
 
 def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
-    """A sequence for tables that already have ids, which it begins above."""
+    """A sequence for tables that already have ids; it begins above them."""
     there = [
         column
         for column in declared.columns

@@ -50,7 +50,7 @@ class PoolNotAttached(TicketError):
 
 
 class TicketTableError(TicketError):
-    """A ticket table that may not be drawn from: empty, of another shape, of another pool."""
+    """A ticket table that may not be drawn from: it is empty, has other columns, or is another pool's."""
 
     kind = "table"
 

@@ -260,7 +260,7 @@ def _not_issued(
     shards: Sequence[Shard],
     column: TicketColumn,
 ) -> Iterator[Anomaly]:
-    """The ids above the tickets of their class's server; if the class has no server, above all tickets."""
+    """The ids above their server's tickets, or above all tickets if no server owns their residue class."""
     pool = inspection.pool
     known = [high for high in report.high_waters.values() if high is not None]
     # below the next ticket of the server that is ahead, as joining servers begin above that
@@ -284,7 +284,7 @@ def _not_issued(
             count=count,
             ids=ids,
             why=(
-                "These ids are above every ticket that their server has issued, as it and its peers know: another "
+                "These ids are above every ticket that their server is known to have issued: another "
                 "program inserts ids, which tickets will repeat, or the server was set back."
             ),
             fix=_repair(inspection, column, {_offset(r, pool.stride) for r in foreign}, highest),

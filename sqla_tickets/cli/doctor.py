@@ -204,8 +204,8 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="sync_binlog",
             value=value,
             why=(
-                "After a crash the server, whose InnoDB follows the binary log, or a replica may lack the last tickets, "
-                "and issue them again."
+                "After a crash the server (its InnoDB follows the binary log) or a replica may lack the last tickets, "
+                "and then issues them again."
             ),
             fix="SET GLOBAL sync_binlog = 1, or set skip-log-bin, as a ticket server needs no replica.",
         )

@@ -51,8 +51,8 @@ class KnownRuns:
 
     A plain server has one run, and so has a MySQL group, whose view a ticket user cannot read. The members of a
     Galera cluster agree on every commit, so the cluster has a run of each member, until its members change. Then each
-    is inspected again. A cluster that is bootstrapped from a lagging member keeps its identity, but has another view,
-    or that member has another run.
+    is inspected again. A cluster that is bootstrapped from a lagging member keeps its identity, but its view or that
+    member's run is a new one.
 
     Args:
         identity: the identity of the run that began it.

@@ -99,7 +99,7 @@ class TableShape(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest ticket of a table of 32 bits, unsigned, or of 64 bits, signed as all servers have them."""
+        """The largest ticket of a table with 32 bits, unsigned, or 64 bits, signed."""
         return 2**32 - 1 if self.bits == 32 else 2**63 - 1
 
 

@@ -60,7 +60,7 @@ class SQLite(TicketDialect):
         return _file(url)
 
     def set_connect_defaults(self, kw: dict[str, Any], timeout: float, lock_wait: float) -> None:
-        """Set the wait for a lock, which is the only reason for an unresponsive file; a draw asks for it twice."""
+        """Set the wait for a lock, the only reason for an unresponsive file: half of it, as a draw waits twice."""
         kw.setdefault("timeout", min((timeout + lock_wait) / 2, (2**31 - 1) // 1000))
 
     def set_up_session(

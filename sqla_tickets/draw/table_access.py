@@ -102,7 +102,7 @@ class TableAccess(ServerAccess):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Callable[[Connection], T]:
-        """Do `do`'s part that needs a connection."""
+        """The part of `do` that needs a connection."""
 
         def on(connection: Connection) -> T:
             self.table(name).layout = None

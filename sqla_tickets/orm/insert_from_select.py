@@ -293,7 +293,7 @@ class _Copy:
         """The tickets for one column.
 
         Raises:
-            TicketArgumentError: the tickets come one by one.
+            TicketArgumentError: the tickets can be drawn only one by one.
             TicketError: there are none.
         """
         default = cast("IdDefault", column.default)

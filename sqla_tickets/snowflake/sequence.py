@@ -113,7 +113,7 @@ class SnowflakeSequence(IdDefault):
         alike: Iterable[IdDefault] = (),
         objects: Sequence[object] = (),
     ) -> Iterator[Any]:
-        """Draw ``n`` new ids, each of its object's shard; with a layout of 128 bits, as the column's UUIDs."""
+        """Draw ``n`` new ids, each for its object's shard; with a layout of 128 bits, as the column's UUIDs."""
         column = columns[0]
         name = sequence_of(self, column)
         if self.shard is None:

@@ -61,7 +61,7 @@ class Layout(Protocol):
         ...
 
     def adapts(self, kind: ErrorKind) -> bool:
-        """Whether the layout can draw in another way, which the next call takes."""
+        """Whether the layout can draw in another way; if so, the next call does."""
         ...
 
 

@@ -20,7 +20,7 @@ def stub_of(stride: int) -> str:
 
 
 def largest_ticket(bits: int) -> int:
-    """The largest ticket of a table of 32 bits, unsigned, or of 64 bits, signed as all servers have them.
+    """The largest ticket of a table with 32 bits, unsigned, or 64 bits, signed.
 
     Raises:
         TicketArgumentError: no ticket table has that number of bits.

@@ -164,7 +164,7 @@ def run(databases: dict[str, Database]) -> Iterator[Run]:
 
 
 @pytest.mark.timeout(600)
-def test_site_posts_on_without_a_ticket_server(databases: dict[str, Database], run: Run) -> None:
+def test_site_works_without_a_ticket_server(databases: dict[str, Database], run: Run) -> None:
     assert run("migrate").wait(PATIENCE) == 0
     assert run("migrate").wait(PATIENCE) == 0  # as at the next `docker compose up`
     port = free_port()
