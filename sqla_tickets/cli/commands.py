@@ -634,7 +634,7 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
     metavar="URL",
     envvar="SQLA_TICKETS_SERVERS",
     show_envvar=True,
-    help="A ticket server; repeat it for each, in the pool's order.",
+    help="A ticket server; repeat the option for each, in the pool's order.",
 )
 @click.option(
     "--stride",
@@ -649,7 +649,7 @@ def metrics(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> No
     metavar="URL",
     envvar="SQLA_TICKETS_SHARDS",
     show_envvar=True,
-    help="A database of the application; repeat it for each.",
+    help="A database of the application; repeat the option for each.",
 )
 @click.option("--models", metavar="MODULE:NAME", help="A MetaData, or a declarative base.")
 @change_options

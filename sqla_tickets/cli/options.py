@@ -126,7 +126,7 @@ def pool_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SERVERS",
             show_envvar=True,
-            help="A ticket server; repeat it for each, in the pool's order.",
+            help="A ticket server; repeat the option for each, in the pool's order.",
         ),
         click.option(
             "--config",
@@ -157,7 +157,7 @@ def shard_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
-            help="A database of the application; repeat it for each.",
+            help="A database of the application; repeat the option for each.",
         ),
     ):
         command = option(command)

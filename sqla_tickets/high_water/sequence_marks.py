@@ -137,7 +137,7 @@ class SequenceMarks:
             peer.store.write([mark], patient=True)
 
     def write_raised(self, above: int, servers: Collection[ServerAccess] | None = None) -> None:
-        """Write marks: every ticket from now on, of some servers or of all, must be larger than ``above``."""
+        """Write marks, for some servers or for all: every later ticket must be larger than ``above``."""
         for peer in self._peers:
             tables = [
                 (issuer, issuer.server.table(self._name))

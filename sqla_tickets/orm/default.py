@@ -40,7 +40,7 @@ class IdSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in columns."""
+        """The name by which columns refer to it."""
         ...
 
     @property

@@ -146,7 +146,7 @@ def _compared_with_value(criterion: ColumnElement[Any]) -> Column[Any] | None:
 
 
 def _add_to_prefetch(element: NextValue, compiler: Any, statement: Insert | Update) -> bool:
-    """Add it, under its parameter's name, to the columns whose defaults are called for each row."""
+    """Add an element, under its parameter's name, to the columns whose defaults are called for each row."""
     source = source_of(element.default._column())
     name = compiler.bind_names[element]
     prefetch = (

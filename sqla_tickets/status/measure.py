@@ -23,7 +23,7 @@ FARTHEST_END_SECONDS: Final = 1000 * 365.25 * 86400
 
 @dataclass(frozen=True)
 class Node(NodeLease):
-    """A node number, for ids made in a process, that was ever leased from a pool.
+    """A node number that was ever leased from a pool, for ids made in a process.
 
     Attributes:
         pool: the pool's name.

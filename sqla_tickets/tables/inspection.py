@@ -156,7 +156,7 @@ def _largest(type_: str, metadata: TableMetadata | None) -> int:
 def _numbered_otherwise(
     context: StatementContext, name: str, layout: LayoutName, stride: int, found: str
 ) -> TicketTableError:
-    advice = "Are the pool's servers in another order, or was its stride changed?"
+    advice = "Are the pool's servers in a different order, or was its stride changed?"
     if stride > context.stride and stride % context.stride == 0:
         advice = (
             f"This pool's stride is {context.stride} and the table's {stride}, because the pool has grown: give this "

@@ -73,7 +73,7 @@ def servers_at(
         TicketServerError: a database cannot be created there.
     """
     if not urls:
-        raise TicketArgumentError("servers_at() needs the URL of one server or more")
+        raise TicketArgumentError("servers_at() needs the URLs of one or more servers")
     with ExitStack() as created:
         fresh = [created.enter_context(_fresh_database(make_url(url))) for url in urls]
         yield created.enter_context(_serving(fresh, metadatas, stride, name))

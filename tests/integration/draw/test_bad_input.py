@@ -174,7 +174,7 @@ def test_metadata_of_another_stride(
 ) -> None:
     ids = pool.next_ids("photos", 3)
     other = open_pool(ticket_urls, stride=3)
-    wanted = r"'photos'.*expected.*\"stride\": 3.*found.*\"stride\": 2.*another order"
+    wanted = r"'photos'.*expected.*\"stride\": 3.*found.*\"stride\": 2.*a different order"
     with pytest.raises(TicketTableError, match=wanted):
         other.next_id("photos")
     with pytest.raises(TicketTableError, match=wanted):
