@@ -91,7 +91,7 @@ def keep_auto_increment(
     found: Column[Any],
     declared: Column[Any],
 ) -> PriorityDispatchResult:
-    """Keep the AUTO_INCREMENT of a column that is altered otherwise: until a take-over ends, old processes need it."""
+    """Keep the AUTO_INCREMENT of a column that is altered for another reason: until a take-over ends, old processes need it."""
     if found.autoincrement is True and isinstance(declared.default, TicketSequence):
         operation.kw["autoincrement"] = True
     return PriorityDispatchResult.CONTINUE

@@ -95,7 +95,7 @@ class Peers(Protocol):
     def same_server(
         self, server: ServerAccess, identity: Identity | None, /
     ) -> ServerAccess | None:
-        """The pool's other server, if any, whose database a connection of this one leads to."""
+        """The other server of the pool that a connection of this one really reaches, if any."""
         ...
 
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable, /) -> bool:

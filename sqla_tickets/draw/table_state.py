@@ -58,7 +58,7 @@ class MissingMark(NamedTuple):
 
 
 class ToldMark(NamedTuple):
-    """A mark as a peer gave it.
+    """A mark as a peer reported it.
 
     Attributes:
         number: the mark; 0 for none.

@@ -52,7 +52,7 @@ class DuplicateServers:
             log.log(level, "%s", message)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
-        """The pool's other server, if any, whose database a connection of this one leads to."""
+        """The other server of the pool that a connection of this one really reaches, if any."""
         others = (other for other in self._servers if other is not server)
         return next((other for other in others if server.is_also(other, identity)), None)
 

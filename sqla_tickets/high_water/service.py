@@ -221,7 +221,7 @@ class HighWaterService:
         return self._duplicates.first_of_cluster(server, identity)
 
     def same_server(self, server: ServerAccess, identity: Identity | None) -> ServerAccess | None:
-        """The pool's other server, if any, whose database a connection of this one leads to."""
+        """The other server of the pool that a connection of this one really reaches, if any."""
         return self._duplicates.same_server(server, identity)
 
     # -- before tickets are returned
