@@ -33,6 +33,8 @@ from .shards import ShardIds
 
 #: The number of attempts to raise a sequence above new ids on the shards.
 MAX_RAISES: Final = 3
+#: How soon `grow --finish` first checks whether clients still draw with the old stride; then after twice that.
+FIRST_POLL_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -394,15 +396,29 @@ def grow(
     """Add servers that begin above every id on the shards."""
     joining = new.servers[len(pool.servers) :]
     widens = new.stride != pool.stride
+    least = pool._marks.margin
+    if widens and gap < least:
+        raise TicketArgumentError(
+            f"--gap {gap} is too small: clients may draw as many numbers before they have read where the new servers "
+            f"begin. Give at least {least}"
+        )
+    for server in joining:
+        for name in names:
+            server.do(name, tombstones.rehearse_creation, name, server.engine.url.database)
     steps = {
-        name: [*_ids_on_shards(on_shards, name), *(f"open {name!r} on {s}" for s in joining)]
+        name: [
+            *_ids_on_shards(on_shards, name),
+            *_used_up(pool, new, name),
+            *(f"open {name!r} on {s}" for s in joining),
+        ]
         for name in names
     }
     following = [f"give all clients the new configuration: {_configuration(new)}"]
     common: list[str] = []
     if widens:
         common.append(
-            f"the new servers begin {gap} above the others, which keep the stride {pool.stride} for now"
+            f"the new servers have the stride {new.stride}, and begin {gap} above the others, which keep the stride "
+            f"{pool.stride} for now"
         )
         following.append("then run sqla-tickets grow --finish with the new configuration")
     has_nodes = numbering.is_divided(pool.servers)
@@ -415,13 +431,23 @@ def grow(
             above = resize.begin(pool, new, name, gap=gap, held=on_shards.largest(name))
             begin = min(_next_ticket(new, server, name) for server in joining)
             proofs.append(
-                f"every ticket of {name!r} from the new servers is above {above}; they start at {begin}"
+                f"every ticket of {name!r} from the new servers is above {above}; the next is {begin}"
             )
         if has_nodes:
             NodeLeases(new).create_table()
         return proofs
 
     return Plan({**steps, "": common}, run, following)
+
+
+def _used_up(pool: TicketPool, new: TicketPool, name: str) -> Iterator[str]:
+    """The step for a sequence whose old servers have used up the gap of an earlier run."""
+    found = resize.used_up_gap(pool, new, name)
+    if found is not None:
+        yield (
+            f"the old servers are at {found[0]}, and the new ones began above {found[1]}, so the gap is used up: "
+            f"raise {name!r} on every server above all numbers, and open a new gap; no client may draw meanwhile"
+        )
 
 
 def _ids_on_shards(on_shards: ShardIds, name: str) -> list[str]:
@@ -474,16 +500,23 @@ def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
 
 
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
-    if any(before.values()):
-        time.sleep(quiet)
-    for name, servers in before.items():
-        for server, number in resize.unfinished(new, name).items():
-            if number != servers.get(server, number):
-                raise TicketTableError(
-                    f"a client still draws {name!r} from {server} with the old configuration: the number rose from "
-                    f"{servers[server]} to {number} in {quiet:g} s. Give every client the new configuration or stop "
-                    f"it, and run this again"
-                )
+    """Refuse as soon as a number rises, within the time."""
+    began, pause_seconds = time.monotonic(), FIRST_POLL_SECONDS
+    end = began + (quiet if any(before.values()) else 0.0)
+    while True:
+        time.sleep(max(0.0, min(pause_seconds, end - time.monotonic())))
+        pause_seconds *= 2
+        is_last = time.monotonic() >= end
+        for name, servers in before.items():
+            for server, number in resize.unfinished(new, name).items():
+                if number != servers.get(server, number):
+                    raise TicketTableError(
+                        f"a client still draws {name!r} from {server} with the old configuration: the number rose "
+                        f"from {servers[server]} to {number} in {time.monotonic() - began:.1f} s. Give every client "
+                        "the new configuration or stop it, and run this again"
+                    )
+        if is_last:
+            return
 
 
 def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, int]) -> None:
@@ -498,13 +531,15 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
     joined = [
         n for s, state in states.items() if s not in closed and (n := _number(s, name, state))
     ]
-    began = new._marks.of(name).read_joined() or min(joined, default=0)
+    above = new._marks.of(name).read_joined()
+    began = above + 1 if above else min(joined, default=0)
     stand = max([*unfinished.values(), *closed.values()], default=0)
     if stand and (not joined or stand >= began):
         raise TicketTableError(
             f"{name!r}: the gap is used up, as the servers with the old stride are at {stand} and the new ones began "
-            f"at {began}. Stop all clients, raise {name!r} above all these numbers, and audit the shards before any "
-            f"client starts"
+            f"at {began}: tickets between may have been issued twice. Stop all clients, and run sqla-tickets grow "
+            "--add on the old configuration again, with the same servers. It raises every server above all numbers, "
+            "and opens a new gap. Then run sqla-tickets audit on the old configuration before any client starts"
         )
 
 

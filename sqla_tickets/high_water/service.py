@@ -238,7 +238,7 @@ class HighWaterService:
             table: the sequence's table.
             last: the ticket.
         """
-        lead = TIMING.lead_tickets * self._stride
+        lead = self.lead
         self.begin_to_write(server)  # the running round may write older marks
         if last > self._stored(server, table, last) + lead:
             self._wait_for_marks(server, table, last, last - lead)
@@ -324,6 +324,11 @@ class HighWaterService:
     def margin(self) -> int:
         """How many numbers above its last mark a server may have issued before it was set back."""
         return TIMING.margin_tickets * self._stride
+
+    @property
+    def lead(self) -> int:
+        """How many numbers above its peers' marks a server's tickets may be returned."""
+        return TIMING.lead_tickets * self._stride
 
     def of(self, name: str) -> SequenceMarks:
         """The marks of one sequence, for operations that create, raise or move its tables."""

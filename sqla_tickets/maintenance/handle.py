@@ -123,9 +123,9 @@ class TableHandle(NamedTuple):
         """Replace the tombstone ``expected`` with a ticket table."""
         self.server.make(self.sequence, tombstones.open_table, element, expected)
 
-    def raise_above(self, above: int) -> None:
-        """Raise the table: every ticket from now on is larger than ``above``."""
-        self.run(tombstones.raise_above, above)
+    def raise_above(self, above: int, *, is_joining: bool = False) -> int:
+        """Raise the table: every ticket from now on is larger than ``above``; returns its number before."""
+        return self.run(tombstones.raise_above, above, is_joining=is_joining)
 
     def element(
         self,

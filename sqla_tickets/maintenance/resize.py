@@ -55,7 +55,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         held: the largest id on the shards, from whatever source.
 
     Returns:
-        The number that all tickets of the joining servers are above.
+        The number that all tickets of the joining servers are above; after a used-up gap, those from now on.
 
     Raises:
         TicketArgumentError: the pools do not match, the table is too narrow for the gap, or it has no metadata and
@@ -68,7 +68,8 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     states = {handle: handle.active() for handle in handles(old, name)}
     if new.stride != old.stride:
         _check_metadata(states)
-    highest = max(held, *(state.number or 0 for state in states.values()))
+    numbers = [state.number or 0 for state in states.values()]
+    highest = max(held, *numbers)
     model = next(iter(states.values()))
     bits = 32 if model.largest <= largest_ticket(32) else 64
     largest = model.largest
@@ -78,6 +79,11 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     if new.stride != old.stride:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
     closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
+    joined = [state.number or 0 for state in joining.values() if isinstance(state, ActiveTable)]
+    used_up = bool(joined) and used_up_gap(old, new, name) is not None
+    if used_up:
+        # the old servers are raised above all numbers, and the others a gap above that
+        highest = max(highest, *joined) + new._marks.margin
     distance = MARGIN_NUMBERS if new.stride == old.stride else gap
     # the mark of a replaced server, which may be higher
     known = new._marks.of(name).prepare(opens_above=0)
@@ -87,10 +93,9 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
             f"the numbers of {name!r} end at {largest}: servers that join at {above} would have almost none left. "
             "Choose a smaller gap, or widen the tables to 64 bits"
         )
-    if new.stride != old.stride and not any(isinstance(s, ActiveTable) for s in joining.values()):
+    if new.stride != old.stride and not joined:
         new._marks.of(name).write_joined(above)
-        _check_below(old, new, name, above)
-    joined = [state.number or 0 for state in joining.values() if isinstance(state, ActiveTable)]
+        _check_below(old, new, name, above, min(gap // 2, old._marks.lead))
     for handle, state in joining.items():
         layouts = handle.server.context.dialect.layouts
         element = handle.element(
@@ -104,9 +109,44 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
             handle.open(element, state)
         elif state is None:
             handle.server.create(element)
-        else:
+        elif not used_up:
             log.info("%s has joined already", handle)
+    if used_up:
+        active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
+        _open_gap(old, new, active, highest, above)
+        return above
     return min(above, *joined) if joined else above
+
+
+def used_up_gap(old: Servers, new: Servers, name: str) -> tuple[int, int] | None:
+    """The largest number of the old servers, and where the others joined, if the gap between is used up."""
+    joined = new._marks.of(name).read_joined() if new.stride != old.stride else 0
+    number = max(handle.active().number or 0 for handle in handles(old, name))
+    return (number, joined) if 0 < joined < number else None
+
+
+def _open_gap(
+    old: Servers, new: Servers, joined: list[TableHandle], below: int, above: int
+) -> None:
+    """Open a new gap after one that was used up: all servers continue above every number.
+
+    Where the others join is written last. Until then, clients of the old configuration issue nothing, and another
+    run does all of it again.
+    """
+    name = joined[0].sequence
+    for handle in joined:
+        number = handle.raise_above(above)
+        if below < number < above:
+            raise TicketTableError(
+                f"{handle}: expected a number of at most {below}, found {number}, as clients draw from it. Stop all "
+                "clients, and run this again"
+            )
+    for handle in handles(old, name):
+        handle.raise_above(below, is_joining=True)
+    old._marks.of(name).write_raised(below)
+    new._marks.of(name).write_raised(above, [handle.server for handle in joined])
+    new._marks.of(name).write_joined(above)
+    _check_below(old, new, name, above, (above - below) // 2)
 
 
 def _check_fit(old: Servers, new: Servers) -> None:
@@ -133,14 +173,17 @@ def _check_metadata(states: Mapping[TableHandle, ActiveTable]) -> None:
         handle.run(tombstones.rehearse)
 
 
-def _check_below(old: Servers, new: Servers, name: str, above: int) -> None:
-    """Check that every old server is below the number, and has a mark that lets it refuse a raise above it."""
+def _check_below(old: Servers, new: Servers, name: str, above: int, lead: int) -> None:
+    """Check that every old server is far below the number, and has a mark that lets it refuse a raise above it.
+
+    Clients may issue ``lead`` numbers more before they have read that mark.
+    """
     for handle, known_as in zip(handles(old, name), new.servers, strict=False):
         known = (new._marks.of(name).kept_by(known_as) or {}).get(JOINED, 0)
         number = handle.active().number or 0
-        if known < above or number > above:
+        if known < above or number + lead > above:
             raise TicketTableError(
-                f"{handle}: expected a number below {above}, where others join, and that number in its table of "
+                f"{handle}: expected a number below {above - lead}, as others join at {above}, and {above} in its table of "
                 f"marks; found the number {number}, and {known or 'none'} in its table of marks. Check that its user "
                 "may write that table, and run this again"
             )

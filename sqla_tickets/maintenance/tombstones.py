@@ -148,6 +148,35 @@ def rehearse(context: StatementContext, name: str) -> None:
         raise _Rehearsed
 
 
+def rehearse_creation(context: StatementContext, name: str, database: str | None) -> None:
+    """Check that this user may create a ticket table; changes nothing.
+
+    Raises:
+        TicketTableError: a privilege is missing.
+        Exception: the driver's: a privilege is missing.
+    """
+    if inspect(context, name) is not None:
+        return
+    dialect = context.dialect
+    if dialect.begin is not None:
+        with contextlib.suppress(_Rehearsed), dialect.transaction(context.cursor):
+            context.send_all(dialect.create_tombstone(name, ""))
+            raise _Rehearsed
+        return
+    facts = dialect.facts(context.cursor, database)
+    if facts.grants is None:  # unknown, or they come by roles
+        return
+    has = {p for g in facts.grants if g.covers(database, name) for p in g.privileges}
+    lacking = [
+        p for p in dialect.table_privileges("migrate") if not {p, "ALL PRIVILEGES", "ALL"} & has
+    ]
+    if lacking:
+        raise TicketTableError(
+            f"{context.server}: this user may not create the ticket table {name!r}: expected the privileges of "
+            f"sqla-tickets grants migrate, found none for {', '.join(lacking)}. Grant them, and run this again"
+        )
+
+
 def _close_by_alter(
     context: StatementContext, name: str, state: ActiveTable, to: Destination
 ) -> Tombstone:
@@ -260,10 +289,21 @@ def _changed(context: StatementContext, name: str, seen: object, found: object) 
     )
 
 
-def raise_above(context: StatementContext, name: str, above: int) -> None:
+def raise_above(
+    context: StatementContext, name: str, above: int, *, is_joining: bool = False
+) -> int:
     """Raise the table, so that every ticket from now on is larger than ``above``; never lowers a number.
 
     A table that has lost its row gets a new one.
+
+    Args:
+        context: the server's context.
+        name: the sequence's name.
+        above: the number.
+        is_joining: whether the caller then writes where servers with a larger stride join, above the number.
+
+    Returns:
+        The table's number before.
 
     Raises:
         TicketTableError: there is no table that can be drawn from, or servers with a larger stride have joined below
@@ -276,13 +316,14 @@ def raise_above(context: StatementContext, name: str, above: int) -> None:
             f"the numbers of {name!r} on {context.server} end at {found.largest}: it cannot be raised above"
             f" {above}. Widen its column first"
         )
-    if (inspection.number(context, name, found.layout, found.stub) or 0) >= number:
-        return
+    number_now = inspection.number(context, name, found.layout, found.stub) or 0
+    if number_now >= number:
+        return number_now
     keeps_marks = _joins_known(context, name) is not None
     with context.dialect.exclusive(context.cursor, name, MARKS if keeps_marks else None):
         found = inspection.active_table(context, name)  # another client may have converted it
         stands = inspection.number(context, name, found.layout, found.stub)
-        if keeps_marks:  # read again, as others cannot write it now
+        if keeps_marks and not is_joining:  # read again, as others cannot write it now
             _refuse_to_meet(context, name, stands or 0, number)
         if stands is None:
             context.send(context.dialect.insert_row(name, found.layout, number, found.stub))
@@ -290,6 +331,7 @@ def raise_above(context: StatementContext, name: str, above: int) -> None:
             context.send(context.dialect.raise_counter(name, number, found.stub))
         else:
             _draw_up_to(context, name, number, found.stub)
+        return stands or 0
 
 
 def joined_above(context: StatementContext, name: str) -> int | None:

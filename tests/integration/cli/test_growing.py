@@ -20,12 +20,22 @@ from sqla_tickets import (
     TicketArgumentError,
     TicketError,
     TicketPool,
+    TicketServer,
+    TicketsExhausted,
     TicketTableError,
 )
 from sqla_tickets.maintenance import operations, resize
 from sqla_tickets.maintenance.handle import TableHandle
 from tests.support.command_line import options, run_cli
-from tests.support.draws import FLICKRS_TABLE, OpenPool, assert_unique, from_one_start, run
+from tests.support.draws import (
+    FLICKRS_TABLE,
+    OpenPool,
+    assert_unique,
+    from_one_start,
+    grant_only,
+    mysql_like,
+    run,
+)
 from tests.support.fault_injection import BetweenStatements, StatementCounter
 from tests.support.servers import ServerFixtures
 
@@ -145,7 +155,7 @@ def test_from_two_to_four_and_back_while_all_draw(
     # what is drawn now comes from the old servers to the old clients, from the new ones to the new
     assert {ticket % 4 for client in new for ticket in client.ids} == {0, 3}
 
-    refused = run_cli("grow", "--finish", "--quiet", 0.5, *four)
+    refused = run_cli("grow", "--finish", "--quiet", 1000, *four)  # it does not wait for so long
     assert refused.code == 3, refused.text
     assert "old configuration" in refused.text
     for client in old:
@@ -366,9 +376,59 @@ def test_growth_under_way_refuses_what_needs_its_end(urls: list[URL], open_pool:
     assert run_cli("retire", "--last", "2", *new, "photos").code == 0
 
 
-def as_another_program(url: URL, n: int = 2000) -> None:
+def as_another_program(*urls: URL) -> None:
     """Draw tickets as a client does that reads no marks."""
-    run(url, f"UPDATE photos SET id = id + {2 * n}")
+    for url in urls:
+        number = number_of(url) + 4000
+        if url.get_backend_name() in ("mysql", "mariadb"):
+            run(url, f"REPLACE INTO photos (id, stub) VALUES ({number}, 'a')")
+        else:
+            run(url, f"UPDATE photos SET id = {number}")
+
+
+def number_of(url: URL) -> int:
+    ((number,),) = run(url, "SELECT id FROM photos")
+    assert isinstance(number, int)
+    return number
+
+
+@SQLITE
+def test_gap_that_clients_may_use_up_before_they_read_it_is_refused(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL]
+) -> None:
+    refused = run_cli("grow", *options(urls[:2]), *joining(urls[2:]), "--gap", 1000)
+    assert refused.code == 3
+    assert "at least 200000" in refused.text
+    grown = run_cli("grow", *options(urls[:2]), *joining(urls[2:]), "--gap", 200_000)
+    assert grown.code == 0, grown.text
+
+
+def test_growth_with_servers_that_do_not_exist_has_no_plan(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], ticket_kind: str
+) -> None:
+    """A dry run asks them, too."""
+    nowhere = [url.set(port=1) for url in urls[2:]]
+    if ticket_kind == "sqlite":
+        nowhere = [url.set(database=f"{url.database}/no/folder") for url in urls[2:]]
+    refused = run_cli("grow", *options(urls[:2]), *joining(nowhere), "--dry-run")
+    assert refused.code == 3, refused.text
+    planned = run_cli("grow", *options(urls[:2]), *joining(urls[2:]), "--dry-run")
+    assert planned.code == 0, planned.text
+    assert "the new servers have the stride 4" in " ".join(planned.text.split())
+    assert list(operations.table_states(pools[1], "photos").values())[2:] == [None, None]
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_growth_by_a_user_who_may_not_create_tables_has_no_plan(
+    pools: tuple[TicketPool, TicketPool],
+    urls: list[URL],
+    ticket_kind: str,
+    servers: ServerFixtures,
+) -> None:
+    grant_only(mysql_like(servers, ticket_kind, 0), urls[2], "SELECT, INSERT, UPDATE, DELETE")
+    refused = run_cli("grow", *options(urls[:2]), *joining(urls[2:]), "--dry-run")
+    assert refused.code == 3, refused.text
+    assert "CREATE" in refused.text
 
 
 @SQLITE
@@ -379,6 +439,76 @@ def test_used_up_gap_is_refused(pools: tuple[TicketPool, TicketPool], urls: list
     done = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
     assert done.code == 3
     assert "the gap is used up" in done.text
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+def test_growth_after_a_used_up_gap_is_begun_again_and_ended(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL], open_pool: OpenPool
+) -> None:
+    """What the refusal says to do works: all that is issued from then on is new."""
+    old, new = pools
+    resize.begin(old, new, "photos", gap=1000)
+    ids = [i for s in new.servers[2:] for b in s.draw("photos", 700) for i in b]
+    as_another_program(*urls[:2])
+    ids += [number_of(url) for url in urls[:2]]
+    refused = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert refused.code == 3, refused.text
+    assert "sqla-tickets grow --add on the old configuration again" in " ".join(
+        refused.text.split()
+    )
+
+    again = run_cli("grow", *options(urls[:2]), *joining(urls[2:]))
+    assert again.code == 0, again.text
+    assert "so the gap is used up" in " ".join(again.text.split())
+    for pool in (open_pool(urls[:2]), open_pool(urls, 4)):
+        ids += [i for _ in range(4) for i in pool.next_ids("photos", 500)]
+    finished = run_cli("grow", "--finish", "--quiet", 0, *options(urls))
+    assert finished.code == 0, finished.text
+    ids += [i for s in open_pool(urls, 4).servers for b in s.draw("photos", 700) for i in b]
+    assert_unique(ids)
+
+
+@SQLITE
+@pytest.mark.parametrize("killed_at", [1, 2, 3, 4])
+def test_growth_begun_again_after_a_kill_repeats_nothing(
+    pools: tuple[TicketPool, TicketPool],
+    open_pool: OpenPool,
+    urls: list[URL],
+    monkeypatch: pytest.MonkeyPatch,
+    killed_at: int,
+) -> None:
+    """Where the others join is written last: until then old clients are stopped, and another run does all of it."""
+    old, new = pools
+    resize.begin(old, new, "photos", gap=1000)
+    ids = [i for s in new.servers[2:] for b in s.draw("photos", 700) for i in b]
+    as_another_program(*urls[:2])
+    raised, calls = TableHandle.raise_above, []
+
+    def raise_or_die(*arguments: Any, **keywords: Any) -> int:
+        calls.append(arguments)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        return raised(*arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableHandle, "raise_above", raise_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            resize.begin(old, new, "photos", gap=1000)
+    with pytest.raises(TicketsExhausted):
+        open_pool(urls[:2]).next_id("photos")
+    ids += open_pool(urls, 4).next_ids("photos", 9)
+    resize.begin(old, new, "photos", gap=1000)
+    for pool in (open_pool(urls[:2]), open_pool(urls, 4)):
+        ids += [i for s in pool.servers for b in drawn(s, 200) for i in b]
+    assert_unique(ids)
+
+
+def drawn(server: TicketServer, n: int) -> list[range]:
+    """The tickets of one server; none if its table is not for this stride."""
+    try:
+        return server.draw("photos", n)
+    except TicketTableError:
+        return []
 
 
 @SQLITE
