@@ -478,7 +478,7 @@ def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
                     f"no ticket of {name!r} above {max(ended)} was issued with the old stride; all "
                     f"{len(new.servers)} servers have the stride {new.stride}"
                 )
-        return proofs or [f"every server already has the stride {new.stride}"]
+        return proofs or [_is_finished(new)]
 
     return Plan(steps, run, ["run sqla-tickets doctor with the new configuration"])
 
@@ -496,7 +496,18 @@ def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
         f" {stub_of(new.stride)}: the table then refuses every client with the old configuration"
         for server in unfinished
     ]
-    return lines or ["finish an interrupted conversion, if there is one"]
+    return lines or list(_interrupted(new, name)) or [_is_finished(new)]
+
+
+def _interrupted(new: TicketPool, name: str) -> Iterator[str]:
+    """The steps that an interrupted run has left to do."""
+    for server, state in _states(new, name).items():
+        if isinstance(state, Tombstone) and state.kind == "converting":
+            yield f"open {name!r} on {server}, which an interrupted run has closed"
+
+
+def _is_finished(new: TicketPool) -> str:
+    return f"every server already has the stride {new.stride}"
 
 
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:

@@ -163,6 +163,8 @@ def test_from_two_to_four_and_back_while_all_draw(
     ended = run_cli("grow", "--finish", "--quiet", 0.2, *four, "--json")
     assert ended.code == 0, ended.text
     assert "stride 4" in ended.json["proof"]
+    again = run_cli("grow", "--finish", *four, "--json")
+    assert (again.code, again.json["plan"]) == (0, ["every server already has the stride 4"])
     for client in new:
         client.draws_from_all(4)
     with pytest.raises(TicketTableError, match="numbered differently"):
@@ -289,6 +291,8 @@ def test_grow_finish_after_a_kill_between_close_and_open(
     with monkeypatch.context() as patch:
         patch.setattr(TableHandle, "open", open_or_die)
         assert run_cli(*finish).code == 1  # as click ends with a Ctrl-C
+    if killed_at == 2:
+        assert "which an interrupted run has closed" in run_cli(*finish, "--dry-run", "--json").text
     done = run_cli(*finish)
     assert done.code == 0, done.text
     assert resize.unfinished(new, "photos") == {}
