@@ -257,7 +257,7 @@ def restore(
             " draw from the other servers"
         ),
         (
-            "sqla-tickets status --wide: UP means that the server can issue tickets; a rate/s above 0 there, that"
+            "sqla-tickets status --wide: UP means that the server can issue tickets, and a rate/s above 0 that"
             " clients draw from it again"
         ),
     ]

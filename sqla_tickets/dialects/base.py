@@ -133,7 +133,7 @@ class Statement:
         return self.text
 
     def parameters(self, **values: int | str) -> tuple[Any, ...] | dict[str, Any]:
-        """The parameters as a tuple or a dict; never nothing: drivers then leave ``%%`` doubled."""
+        """The parameters as a tuple or a dict, even an empty one: without it, drivers leave ``%%`` doubled."""
         given = {**self._values, **values}
         if self._positions is None:
             return given
@@ -230,7 +230,9 @@ class TicketDialect(ABC):
     counter_kept_since: ClassVar[tuple[int, ...] | None] = None
     read_only_variables: ClassVar[tuple[str, ...]] = ()
     replica_takes_writes: ClassVar[bool] = False
-    encryption_advice: ClassVar[str] = "Have its driver encrypt, and verify the certificate."
+    encryption_advice: ClassVar[str] = (
+        "Let the driver encrypt the connection and verify the certificate."
+    )
     begin: ClassVar[str | None] = "BEGIN"
     returns_counter: ClassVar[bool] = True
     failure_ends_transaction: ClassVar[bool] = True
@@ -244,7 +246,7 @@ class TicketDialect(ABC):
 
     @classmethod
     def of(cls, sqlalchemy: Dialect) -> TicketDialect:
-        """The dialect object; a class may choose a subclass by what the server turned out to be."""
+        """The dialect object; once the server is known, a class may choose a subclass."""
         return cls(sqlalchemy)
 
     @property

@@ -104,7 +104,7 @@ _REMEDIES: Final[dict[State, str]] = {
     "down": "Start the server, or repair the network between here and it.",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "unfit": UNFIT,
-    "moved": "Configure the pool that has it, in each process that still draws from this one.",
+    "moved": "Configure the pool that has the sequence, in each process that still draws from this one.",
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
 #: States of a whole server, for which no sequence is named.
