@@ -59,7 +59,7 @@ MYSQL = re.compile(r"mysql\+(\w+)://\w+@(\w+)/\w+")
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 #: A row of the table in causes.md: the number of the cause, and what becomes of it.
 CAUSE = re.compile(r"^\* - (\d+)\n  - .+?^  - (.+?)^  - ", re.DOTALL | re.MULTILINE)
-#: An item of the list under that table: the number of the cause, and its tests.
+#: An item of the list in code.md: the number of the cause, and its tests.
 TESTS_OF_CAUSE = re.compile(r"^(\d+)\. (`tests/.+?)(?=^\d+\. |\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -216,7 +216,7 @@ def test_every_cause_of_a_repeated_id_is_answered_and_tested() -> None:
     answers = Counter(re.split("[;\n]", answer)[0] for _, answer in causes)
     assert set(answers) == {"prevented", "detected before", "detected after"}
     assert answers["detected after"] <= 4
-    tests = TESTS_OF_CAUSE.findall(page)
+    tests = TESTS_OF_CAUSE.findall((ROOT / "docs/understand/code.md").read_text())
     assert [number for number, _ in tests] == [number for number, _ in causes]
     for number, names in tests:
         assert TEST.search(names), f"no test of cause {number}"
