@@ -100,7 +100,7 @@ class TicketServerError(TicketError):
 
 
 class StaleConnection(TicketServerError):
-    """An idle connection got no answer: it may have been cut off while the server is well."""
+    """An idle connection got no answer: it may have been cut off while the server is healthy."""
 
     kind = "timeout"
 

@@ -1,4 +1,4 @@
-"""The connection limit: draws wait for a new connection, or in a queue for another draw's.
+"""The connection limit: draws wait for a new connection, or queue for one that another draw uses.
 
 A server admits one or two hundred connections for all its clients. So hundreds of tasks that draw at once do not open
 one each: most of them queue, and a draw takes a millisecond.

@@ -437,4 +437,4 @@ class TicketServer(TableAccess):
             self.draw(name, 1)
             table.release()
             # the log's last word about it was a critical one
-            log.warning("drawing again from the ticket table %r on %s: it is well", name, self)
+            log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

@@ -6,10 +6,10 @@ owners lease numbers of another server.
 
 Two owners of a number could only make the same id for the same time, and a lease covers a span of times: every id
 made under it is at or before the *horizon* in the number's row, and the next owner's ids are all after it. So ids
-stay unique whatever the clocks do, however long a process is frozen, and however late an answer comes. Elapsed time also keeps a
-number with one owner: an owner stops before its lease ends, counted from before the request. And a number that was
-not given back is free only when its lease has ended by the server's clock *and* some process has seen the row
-unchanged for a whole lease.
+stay unique whatever the clocks do, however long a process is frozen, and however late an answer comes. Elapsed time
+also keeps a number with one owner: an owner stops before its lease ends, counted from before the request. And a
+number that was not given back is free only when its lease has ended by the server's clock *and* some process has seen
+the row unchanged for a whole lease.
 
 A server that is set back to an older state has forgotten leases and horizons. So every owner stores its horizon on
 the other servers before it makes ids up to it. A new owner asks them for it, and so does one that comes back after
