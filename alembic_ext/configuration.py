@@ -93,6 +93,19 @@ def option(context: MigrationContext, name: str) -> str | None:
     return None if found is None else str(found)
 
 
+def shards_of(context: MigrationContext) -> list[str]:
+    """The URLs of the application's databases that the configuration file names; empty if it names none.
+
+    Raises:
+        CommandError: the value cannot be read, or an environment variable in it is not set.
+    """
+    if context.config is None:
+        return []
+    with _naming("shards"):
+        words = _words(context.config.get_alembic_option("shards"))
+        return [expanded(word, "shards") for word in words]
+
+
 def _configured(context: MigrationContext) -> dict[str, TicketPool]:
     config = context.config
     given = context.opts.get("ticket_pools")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from alembic.operations.base import Operations
 from alembic.util import CommandError
-from sqlalchemy import ColumnClause, Select, column, func, select, table
+from sqlalchemy import ColumnClause, Select, column, func, inspect, select, table
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqla_tickets import TicketError, TicketPool
@@ -36,7 +36,7 @@ from sqla_tickets.tables.new_table import NewTable
 
 from . import offline
 from .base import TicketTableOp, operation
-from .configuration import Pools, option, pool_named, pools_of
+from .configuration import Pools, option, pool_named, pools_of, shards_of
 from .moved import find_moved, step_of, unless_moved, where_it_is
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
@@ -69,7 +69,8 @@ class CreateTicketTableOp(TicketTableOp):
         name: the sequence's name.
         start: no ticket is below it.
         start_above: ``("photos", "id")`` to begin above the largest id of that column in the migration's own
-            database; with a list of URLs as a third item, in those databases.
+            database and in all ``shards`` of the configuration file; with a list of URLs as a third item, in those
+            databases.
         layout: ``"replace"`` or ``"counter"``; None for the server's default.
         bits: 64, or 32 for tickets up to 4,294,967,295.
         engine: the storage engine, on MySQL and MariaDB; None for InnoDB.
@@ -152,24 +153,31 @@ def _is_active(pools: Pools, op: CreateTicketTableOp) -> bool:
 
 
 def _largest_id(operations: Operations, start_above: StartAbove) -> int:
-    """The largest id of a column in the migration's own database, or in those of the URLs."""
+    """The largest id of a column in the migration's own database and all configured shards, or in those of the URLs."""
     name, key = start_above[0], start_above[1]
-    urls = start_above[2] if len(start_above) == 3 else None
     schema, _, bare = name.rpartition(".")
     ids: ColumnClause[int] = column(key)
     largest: Select[Any] = select(func.max(ids)).select_from(table(bare, schema=schema or None))
     try:
-        if urls is None:
-            return int(operations.get_bind().scalar(largest) or 0)
-        return max(_largest_at(url, largest) for url in urls)
+        if len(start_above) == 3:
+            return max(_largest_at(url, largest) for url in start_above[2])
+        own = int(operations.get_bind().scalar(largest) or 0)
+        shards = shards_of(operations.migration_context)
+        # one that has no such table yet has no ids, and raises the sequence when it has
+        return max([own, *(_largest_at(url, largest, (bare, schema or None)) for url in shards)])
     except SQLAlchemyError as error:
         raise CommandError(
             f"start_above={name!r}, {key!r}: the column's largest value cannot be read: {error}"
         ) from error
 
 
-def _largest_at(url: str, largest: Select[Any]) -> int:
+def _largest_at(
+    url: str, largest: Select[Any], if_there: tuple[str, str | None] | None = None
+) -> int:
+    """The largest id in a database; 0 where the table ``if_there`` is missing."""
     with engine_for(url, Timeouts(MAX_ID_QUERY_SECONDS)).connect() as connection:
+        if if_there is not None and not inspect(connection).has_table(*if_there):
+            return 0
         return int(connection.scalar(largest) or 0)
 
 

@@ -41,6 +41,7 @@ COUNT_APART = {
     "mysql": (
         "SET GLOBAL auto_increment_increment = 16",
         "SET GLOBAL auto_increment_offset = 16",
+        "ALTER TABLE photos AUTO_INCREMENT = 2000000",
     ),
     "postgresql": ("ALTER SEQUENCE photos_id_seq INCREMENT BY 16 RESTART WITH 2000000",),
 }
@@ -49,9 +50,11 @@ COUNT_APART = {
 def count_apart(server: Server, shard: URL, number: int) -> None:
     """Step 1 of the page, on one shard."""
     if isinstance(server, MySQLLike):
+        *of_server, of_table = COUNT_APART["mysql"]
         with server.administrator() as cursor:
-            for statement in COUNT_APART["mysql"]:
+            for statement in of_server:
                 cursor.execute(statement.replace("offset = 16", f"offset = {16 - number}"))
+        run(shard, of_table)
         return
     for statement in COUNT_APART["postgresql"]:
         run(shard, statement.replace("2000000", str(2000000 - number)))

@@ -91,6 +91,24 @@ def test_an_int_key_keeps_its_attribute(
     assert "No new upgrade operations" in project.run("check")
 
 
+def test_every_shard_of_the_configuration_counts(tmp_path: Path) -> None:
+    """Also one whose migrations come later; one that has no such table yet has no ids."""
+    shards = [URL.create("sqlite", database=str(tmp_path / f"shard{n}.db")) for n in range(3)]
+    for shard, largest in zip(shards, (10, 5_000_000), strict=False):
+        run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY, title VARCHAR(100))")
+        run(shard, f"INSERT INTO photos VALUES ({largest}, 'old')")
+    tickets = [URL.create("sqlite", database=str(tmp_path / f"tickets{n}.db")) for n in range(2)]
+    project = Project(tmp_path / "project")
+    project.set_up(shards[0], tickets)
+    named = f"shards = {' '.join(map(text_of, shards[:2]))} ${{THIRD_SHARD}}\nticket_servers ="
+    project.replace(project.folder / "alembic.ini", ("ticket_servers =", named))
+    assert GENERATED in project.revision("tickets")
+    assert "THIRD_SHARD, which is not set" in project.run("upgrade", "head", fails=True)
+    project.run("upgrade", "head", THIRD_SHARD=text_of(shards[2]))
+    with TicketPool(tickets) as pool:
+        assert min(pool.next_ids("photos", 2)) > 5_000_000
+
+
 class Writer(threading.Thread):
     """A process of the application, as a thread: it inserts until it is told to end."""
 
