@@ -633,7 +633,10 @@ def _proof_above(
                 f"{name!r} on {server}: expected a next ticket above {above}, found {begin}. Find what sets the "
                 f"number back, and run the command again"
             )
-    following = ", ".join(f"{begin} on {server}" for server, begin in begins.items())
+    following = ", ".join(
+        f"{begin}{f' on {server}' if len(begins) > 1 or len(pool.servers) == 1 else ''}"
+        for server, begin in begins.items()
+    )
     of_some = "" if len(begins) == len(pool.servers) else f" from {_names(begins)}"
     are = "the next is" if len(begins) == 1 else "the next are"
     return f"every ticket of {name!r}{of_some} from now on is above {above}: {are} {following}"

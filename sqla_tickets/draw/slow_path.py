@@ -247,7 +247,8 @@ def _inspect(server: TableAccess, connection: Connection, table: TicketTable) ->
         context = server.context.over(connection.cursor)
         inspection.catch_up(context)
         follows = inspection.follows(context, table.name, layout.name, layout.stub)
-        if follows is not None and follows <= known:
+        # the next ticket is the first one of the server's residue class from there on
+        if follows is not None and follows + (table.offset - follows) % table.stride <= known:
             raise _set_back(server, table, known, f"a table at {table.last_shown}")
     return layout
 
@@ -404,11 +405,16 @@ def _integrity_error(
     found: str,
     least: int = 0,
 ) -> TicketIntegrityError:
+    repair = "Raise the sequence above every id ever issued before clients use the table."
+    if least:
+        repair = (
+            f"Run sqla-tickets restore --offset {table.offset}, or raise the sequence above every id ever issued (at"
+            f" least {least})."
+        )
     error = TicketIntegrityError(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
         f" {found} This draw's tickets are discarded, and this process no longer draws from the table."
-        f" Raise the sequence above every id ever issued{f' (at least {least})' if least else ''} before"
-        " clients use the table."
+        f" {repair}"
     )
     error.kind = kind
     return error

@@ -19,8 +19,8 @@ SHOWN_NAMES: Final = 5
 #: How serious something is: ids can repeat or are not issued, less is there than should be, or all is well.
 Level = Literal["bad", "warning", "advice", "well"]
 UNFIT: Final = (
-    "Do what the message says. If the table is of another pool, offset or stride: correct this configuration (URLs,"
-    " order of the servers, stride). Never edit the metadata."
+    "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs, order of"
+    " the servers, stride). Never edit the metadata."
 )
 
 

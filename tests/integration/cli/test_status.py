@@ -25,10 +25,13 @@ from sqla_tickets import (
     TicketServer,
 )
 from sqla_tickets.connect.connection import Connection
+from sqla_tickets.draw.table_state import TicketTable
 from sqla_tickets.maintenance import operations, tombstones
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, draw_from, run, setting, until
+from tests.support.load import publish_marks
 from tests.support.servers import PASSWORD, MySQLLike, ServerFixtures
+from tests.support.set_back import SET_BACK
 from tests.support.terminal import in_a_terminal, read_until
 
 
@@ -139,6 +142,57 @@ def test_each_state_of_a_table(
         assert state in text
     moved = run_cli("status", *on, "--over", 0, "gone", "--json").json["status"]
     assert {s["state"] for s in moved if s["sequence"] == "gone"} == {"moved"}
+
+
+def test_a_table_at_the_number_that_peers_refuse_is_up(
+    pool: TicketPool, ticket_kind: str, ticket_urls: list[URL], on: list[str]
+) -> None:
+    """What a client raised the mark to is another server's number; the table stops one below it."""
+    first, second = pool.servers
+    first.draw("photos", 50)
+    how = (
+        "truncated and given a row"
+        if ticket_kind in ("mariadb", "mysql")
+        else "counter row lowered"
+    )
+    run(ticket_urls[0], *SET_BACK[how][1])
+    with pytest.raises(TicketIntegrityError, match=r"sqla-tickets restore --offset 1, or raise"):
+        first.draw("photos", 1)
+
+    def refused() -> int:
+        return (pool._marks.of("photos").kept_by(second) or {})[1]
+
+    until(lambda: first.is_raised_fence(refused()))
+    assert run_cli("raise", "photos", "--above", refused() - 2, *on).code == 3
+    assert run_cli("status", *on, "--over", 0).code == 1
+    with pytest.raises(TicketIntegrityError):
+        pool.unquarantine("photos")
+    done = run_cli("raise", "photos", "--above", refused(), *on)
+    assert done.code == 0, done.text
+    assert first.last_ticket("photos") == refused() - 1
+    assert run_cli("status", *on, "--over", 0).code == 0
+    pool.unquarantine("photos")
+    assert first.draw("photos", 1)[0][0] > refused()
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_draws_between_two_questions_are_no_set_back(
+    pool: TicketPool, ticket_urls: list[URL], on: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is read before its marks, which clients have raised since."""
+    ask_peers = TicketServer.ask_peers
+
+    def ask(self: TicketServer, table: TicketTable, *more: Any) -> None:
+        if self.offset == 1 and self not in pool.servers:
+            pool.servers[0].draw("photos", 50)
+            publish_marks(pool, ticket_urls[1], "photos")
+        ask_peers(self, table, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketServer, "ask_peers", ask)
+        listed = run_cli("status", *on, "--over", 0, "--json").json["status"]
+    assert [s["state"] for s in listed] == ["up", "up"]
+    assert listed[0]["high_water_mark"]
 
 
 @pytest.mark.ticket_servers("sqlite")
