@@ -286,7 +286,7 @@ def test_who_connects_anew_sees_without_drawing_that_a_table_was_set_back(
     owner.do("photos", set_back)
     kill_connections(first, urls[0])
     kill_connections(second, urls[1])
-    with pytest.raises(TicketIntegrityError, match=r"found 10[01]"):
+    with pytest.raises(TicketIntegrityError, match="found a table at 99"):
         pool.servers[0].draw("photos", 1)
     assert owner.last_ticket("photos") == 99
     assert_unique(ids + draw_from(pool, 2))
