@@ -49,7 +49,7 @@ def test_a_number_that_was_set_back(
         ids += pool.next_ids("photos", n)
     assert_unique(ids)
     assert_quarantined(
-        pool, caplog, "expected a ticket above", "had issued before", "Raise the sequence"
+        pool, caplog, "expected a ticket above", "had issued before", "sqla-tickets restore"
     )
 
 
