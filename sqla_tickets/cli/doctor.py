@@ -349,7 +349,7 @@ def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable="replicas",
             value=str(server.replicas),
             why="A replica lags: after a promotion it repeats tickets that it had not yet received.",
-            fix="After a promotion, and before it gets the address that clients have: sqla-tickets restore.",
+            fix="Run sqla-tickets restore after a promotion, before the server gets the address that clients use.",
         )
 
 

@@ -372,7 +372,7 @@ def _known_tickets(
         yield state.number, f"the number on {server}"
     mark = _high_water_mark(server, kept)
     if mark:
-        more = f", which a client raised by {TIMING.margin_tickets:,} tickets as it noticed"
+        more = f", which a client raised by {TIMING.margin_tickets:,} tickets when it noticed that the server was set back"
         yield (
             mark,
             f"the high-water mark of {server}{more if server.is_raised_fence(mark) else ''}",

@@ -170,7 +170,7 @@ class Ready:
         self.pop, self.expires, self.until = self.tickets.popleft, block.expires, block.expires
 
     def take(self, n: int) -> list[Block]:
-        """Take up to ``n`` tickets; none that another thread pops at the same time is among them."""
+        """Take up to ``n`` tickets, except those that other threads pop at the same time."""
         taken: list[range] = []
         with suppress(IndexError):
             for _ in range(n):

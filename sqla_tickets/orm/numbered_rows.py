@@ -98,7 +98,7 @@ def with_tickets(
 def _ticket(
     number: ColumnElement[int], ranges: Ranges, beyond: ColumnElement[int] | None
 ) -> ColumnElement[int]:
-    """The ticket of the row with a number, which counts from 1."""
+    """The ticket of a row, by the row's number, counted from 1."""
     first, *others = ranges
     if not others and beyond is None:
         # MariaDB has no operator % in its sql_mode ORACLE
