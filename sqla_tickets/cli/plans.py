@@ -132,7 +132,7 @@ def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: Shar
             return above
         above = max(number for number, _ in strays)
     raise TicketTableError(
-        f"{name!r}: {len(strays)} new ids on the shards were issued by no ticket server, such as  "
+        f"{name!r}: {len(strays)} new ids on the shards were issued by no ticket server, such as "
         f"{strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the shards, and raise the "
         f"sequence again"
     )
@@ -659,7 +659,7 @@ def _proof_where_accepted(
 
 
 def _refused(pool: TicketPool, name: str) -> dict[TicketServer, int]:
-    """The servers whose tickets the peers' marks refuse, with these marks."""
+    """The servers with tickets that the peers' marks refuse, and these marks."""
     statuses = {s.server: s for s in ask_tables(pool, [name], ask_peers=True)}
     return {
         server: statuses[str(server)].high_water_mark or 0

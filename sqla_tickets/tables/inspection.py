@@ -247,7 +247,7 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
 def _layout(
     context: StatementContext, name: str, columns: dict[str, tuple[bool, bool]]
 ) -> tuple[LayoutName, str, int | None]:
-    """Find the layout from the columns, each with whether it is unique and whether it is AUTO_INCREMENT.
+    """Find the layout from the columns: for each, whether it is unique, and whether it is AUTO_INCREMENT.
 
     Returns:
         The layout, the name of the stub column, and the stride in that name, if there is one.
