@@ -294,7 +294,7 @@ def test_a_server_with_the_wrong_options(
     assert (found["recovery-mode"].severity, found["recovery-mode"].value) == ("stops", "1")
     assert (found["old-version"].severity, found["old-version"].value) == ("repeats", "10.1.48")
     assert (found["binary-log"].severity, found["binary-log"].value) == ("repeats", "0")
-    assert "missing on the server" in found["binary-log"].why
+    assert "lack the last tickets" in found["binary-log"].why
     assert found["replica"].severity == "repeats"
     assert found["table-missing"].value == "missing"
 

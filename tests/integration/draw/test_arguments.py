@@ -133,11 +133,17 @@ def test_name_beyond_the_characters_of_the_connection_is_no_outage(
 @SQLITE
 @pytest.mark.parametrize("name", RESERVED)
 def test_name_of_a_table_of_ours_is_refused(pool: TicketPool, name: str) -> None:
-    with pytest.raises(TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*keep"):
+    with pytest.raises(
+        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+    ):
         pool.create_table(name)
-    with pytest.raises(TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*keep"):
+    with pytest.raises(
+        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+    ):
         pool.next_id(name)
-    with pytest.raises(TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*keep"):
+    with pytest.raises(
+        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+    ):
         TicketSequence(name)
     NodeLeases(pool).create_table()
     assert SnowflakeGenerator(pool, "likes").next_id()

@@ -109,8 +109,8 @@ def test_a_lock_wait_again_and_again_is_the_table_s_fault(refusing: Refusing) ->
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (1114, "no space is left.*free some.*draws return"),
-        (1021, "no space is left.*free some.*draws return"),
+        (1114, "no space is left.*free some.*draws then resume"),
+        (1021, "no space is left.*free some.*draws then resume"),
         (1317, "ended the statement early.*what kills statements"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_number_that_is_there_already_is_a_broken_promise(
     pool = refusing.pool
     with refusing.with_error(1062):
         ids = [pool.next_id("photos") for _ in range(4)]
-        assert_quarantined(pool, caplog, "holds already")
+        assert_quarantined(pool, caplog, "already holds")
     assert residues(ids) == {0}
     assert isinstance(pool.servers[0].table("photos").reason, TicketIntegrityError)
     assert refusing.others_are_drawn()

@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 from sqla_tickets import NoTicketServer
 from tests.support.draws import OpenPool, assert_unique, draw_from, residues, run
 
-TOLD = r"(?s)'photos'.*offset 1.*no space is left.*(full|53100).*free some.*draws return"
+TOLD = r"(?s)'photos'.*offset 1.*no space is left.*(full|53100).*free some.*draws then resume"
 FULL = (
     (
         "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
