@@ -108,6 +108,30 @@ def test_block_beyond_the_gap_of_a_running_process_is_discarded(
     assert_unique(ids + joined_tickets(urls, 200_000))
 
 
+def test_draw_from_one_server_beyond_the_gap_is_discarded(old: TicketPool, urls: list[URL]) -> None:
+    for server in old.servers:
+        server.draw("photos", 1)
+    grow(urls, gap=old._marks.margin)
+    with pytest.raises(TicketsExhausted, match="stride=4"):
+        old.servers[0].draw("photos", 150_000)
+
+
+def test_ticket_beyond_the_gap_that_others_used_up_is_discarded(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The process has seen a number far below the end, to which others have drawn since."""
+    old.next_ids("photos", 9)
+    above = grow(urls)
+    late = open_pool(urls[:OLD])
+    for server in late.servers:
+        server.draw("photos", 1)
+    draw_all(open_pool(urls[:OLD]))
+    assert max(server.table("photos").fence for server in late.servers) < above - GAP // 2
+    for server in late.servers:
+        with pytest.raises(TicketsExhausted, match="stride=4"):
+            server.draw("photos", 1)
+
+
 def test_growth_does_not_bound_clients_with_the_new_stride(
     old: TicketPool, urls: list[URL], open_pool: OpenPool
 ) -> None:
@@ -150,9 +174,10 @@ def test_only_pool_server_stops_at_the_gap(
     running.create_table("photos")
     ids = [running.next_id("photos") for _ in range(9)]
     with TicketPool(urls[:1]) as before, TicketPool(urls[:2]) as after:
-        resize.begin(before, after, "photos", gap=FAR)
-        ids += after.servers[1].draw("photos", 2 * GAP)[0]
+        above = resize.begin(before, after, "photos", gap=FAR)
     ids += draw_until_bounded(running)
     ids += draw_all(running, stride=2, n=GAP)
-    ids += draw_all(open_pool(urls[:1]), stride=2)
+    ids += draw_all(running, stride=2)
+    assert draw_all(open_pool(urls[:1]), stride=2) == []
     assert_unique(ids)
+    assert max(ids) <= above
