@@ -51,6 +51,7 @@ ON_SERVERS = [
     "README.md",
     "asyncio.md",
     "inserting.md",
+    "instagram-ids.md",
     "models.md",
     "shards.md",
     "time-sorted-ids.md",
