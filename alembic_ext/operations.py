@@ -2,7 +2,7 @@
 
 Each is a class with the arguments of its call, its `reverse` where it can be undone, and a function with its effect, which ``operation``
 registers: how it is written into a migration file follows from the arguments. The sequence may have moved since the migration was
-written, as a run for one more shard finds: the effect takes place where it is now (`moved.where_it_is`), or not again
+written, for example when it runs for one more shard: the effect then takes place where the sequence is now (`moved.where_it_is`), or not again
 (`moved.find_moved`, `moved.unless_moved`). A new one is such a pair here, its
 name in ``__all__``, and a section with a row in ``docs/reference/migration-operations.md``. Its effect on ticket servers, where it
 has one, is a function of `sqla_tickets.maintenance.operations`.

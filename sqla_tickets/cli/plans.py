@@ -132,7 +132,7 @@ def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: Shar
             return above
         above = max(number for number, _ in strays)
     raise TicketTableError(
-        f"{name!r}: {len(strays)} new ids on the shards were issued by no ticket server, such as "
+        f"{name!r}: {len(strays)} ids that no ticket server issued have appeared on the shards, such as "
         f"{strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the shards, and raise the "
         f"sequence again"
     )

@@ -188,7 +188,7 @@ class TicketDialect(ABC):
 
     Attributes:
         is_embedded: whether the database is a file, or memory, of this process: never unresponsive, and its
-            driver survives no fork during a call of another thread.
+            driver does not survive a fork during another thread's call.
         has_plpgsql: whether it has functions in PL/pgSQL.
         integers_have_64_bits: whether ``INTEGER`` holds every ticket.
         ticket_type: the type of a column that holds every ticket.
@@ -196,8 +196,8 @@ class TicketDialect(ABC):
         maintenance_database: the one to connect to while others are created; None where none is needed.
         drop_database: the statement, with a place for the name.
         synchronous_driver: what creates databases in place of an asynchronous driver.
-        default_port: which a URL need not name.
-        ping: the least statement with a row, and without parameters.
+        default_port: the port that a URL need not name.
+        ping: a minimal statement that returns a row and has no parameters.
         now: its clock in microseconds since 1970, as SQL.
         layouts: those that a ticket table can have, the default first.
         counter_kept_since: the first version whose AUTO_INCREMENT counter is on disk, and not only in memory.

@@ -130,7 +130,7 @@ def _open_gap(
 ) -> None:
     """Open a new gap after one that was used up: all servers continue above every number.
 
-    Where the others join is written last. Until then, clients of the old configuration issue nothing, and another
+    The number where the others join is written last. Until then, clients of the old configuration issue nothing, and another
     run does all of it again.
     """
     name = joined[0].sequence

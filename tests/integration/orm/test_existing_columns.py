@@ -295,7 +295,7 @@ def computed() -> Column[int]:
         ),
         (
             lambda: key(TicketSequence("b")),
-            r"it has the default TicketSequence\('b'\): expected none",
+            r"it has the default TicketSequence\('b'\): expected no default",
         ),
         (computed, r"photos\.double cannot draw .* the database computes it"),
         (lambda: Photo.__table__.c.title, r"has the type .* use BigInteger"),
