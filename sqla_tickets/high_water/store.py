@@ -115,7 +115,7 @@ class HighWaterStore:
         if not self.can_be_asked_by(drawn):
             return "its driver is asynchronous, but the caller is synchronous"
         if self.server.breaker.reason is not None:
-            return str(self.server.breaker.reason)
+            return str(self.server.breaker.reason).removeprefix(f"{self.server}: ")
         if self._read_error in _HAS_NONE:
             return f"this user cannot read its table {MARKS}: {self._read_error.value}"
         return "no answer in time" if self._read_error is None else self._read_error.value
