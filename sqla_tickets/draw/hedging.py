@@ -149,6 +149,8 @@ class HedgingMonitor:
             self._probe_others()
         if now - self._closed_at > TIMING.unused_seconds:
             self.close_unused()
+        if len(self.durations) < TIMING.few_draws:  # soon it knows what is usual
+            next_poll = min(next_poll, now + TIMING.measure_seconds)
         tick = max(TIMING.tick_seconds, next_poll - now)
         self._next_poll = now + tick
         return tick

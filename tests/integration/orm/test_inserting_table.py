@@ -285,7 +285,7 @@ def test_update_of_next_value(site: Site) -> None:
             found = connection.execute(value.where(photos.c.id == key)).rowcount
             assert found == (0 if key == 3 else 1)
         by_string = update(Word).values(number=SEQUENCE.next_value()).where(Word.word == "a")
-        with pytest.raises(TicketArgumentError, match="of integers or UUIDs"):
+        with pytest.raises(TicketArgumentError, match="integers or UUIDs"):
             connection.execute(by_string)
     assert counted.draws == counted.tickets == {"photos": 3}
     assert None not in [number for (number,) in site.rows(Photo.number)]
@@ -322,7 +322,7 @@ def test_next_value_elsewhere(site: Site) -> None:
     }
     with site.count() as counted, site.engine.begin() as connection:
         for statement in refused.values():
-            with pytest.raises(TicketArgumentError, match="could be stored in several rows"):
+            with pytest.raises(TicketArgumentError, match="which several rows could get here"):
                 connection.execute(statement)
     assert not counted.draws
     assert ids_of(site) == {}
