@@ -181,11 +181,15 @@ def _check_below(old: Servers, new: Servers, name: str, above: int, lead: int) -
     for handle, known_as in zip(handles(old, name), new.servers, strict=False):
         known = (new._marks.of(name).kept_by(known_as) or {}).get(JOINED, 0)
         number = handle.active().number or 0
-        if known < above or number + lead > above:
+        if known < above:
             raise TicketTableError(
-                f"{handle}: expected a number below {above - lead}, as others join at {above}, and {above} in its table of "
-                f"marks; found the number {number}, and {known or 'none'} in its table of marks. Check that its user "
-                "may write that table, and run this again"
+                f"{handle}: expected {above}, where others join, in its table of marks; found {known or 'none'}. Check "
+                "that its user may write that table, and run this again"
+            )
+        if number + lead > above:
+            raise TicketTableError(
+                f"{handle}: expected a number below {above - lead}, as others join at {above}; found {number}. Clients "
+                "use up this gap too soon, and stop at its end. Run this again with a larger gap"
             )
 
 
