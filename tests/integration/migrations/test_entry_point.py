@@ -136,10 +136,10 @@ def test_a_namesake_in_the_project_warns_once(
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("TicketWarning: ") == 1
     assert f"{project / file} hides sqla-tickets' package alembic_ext" in done.stderr
-    assert "rename it" in done.stderr
+    assert "rename that file or folder" in done.stderr
     done = run(code + LISTED, project, installed, REPOSITORY, warnings="ignore")
     assert "CommandError: the plugin 'sqla_tickets' cannot work: " in done.stderr
-    assert "rename it" in done.stderr
+    assert "rename that file or folder" in done.stderr
 
 
 def test_a_namesake_that_was_imported_before_warns(installed: Path, project: Path) -> None:
