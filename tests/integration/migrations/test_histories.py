@@ -36,7 +36,7 @@ HISTORY: list[MigrateOperation] = [
     MoveTicketTableOp("c", to="archive", pool="media"),
 ]
 #: A shard that is behind, or ahead, is told so.
-EXPECTED = "has gone to|has moved|create it|run (that|the) migration again|drop it"
+EXPECTED = "has gone to|has moved|create it|create the table|run (that|the) migration again|drop it"
 PLACES = [("default", "a"), ("default", "b"), ("media", "b"), ("media", "c"), ("archive", "c")]
 
 
