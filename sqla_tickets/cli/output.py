@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import click
@@ -265,43 +265,49 @@ _NO_ANOMALY: Final = "No duplicate ids; all ids were issued by ticket servers."
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
-    """The output of ``sqla-tickets audit``: if several columns have no problem, they come first, in one table."""
-    well = [r for r in reports if not (r.anomalies or r.without)]
+    """The output of ``sqla-tickets audit``: if the ids of several columns have no problem, they come first, in one table."""
+    well = [r for r in reports if not (r.without or any(a.count for a in r.anomalies))]
+    well = well if len(well) > 1 else []
     parts: list[RenderableType] = []
-    if len(well) > 1:
+    if well:
         table = table_of(["column", "ids on the shards", "the largest"], whole=("column",))
         for r in well:
             table.add_row(r.column, f"{r.rows:,}", whole(r.largest))
-        parts += [table, Text(f"{_NO_ANOMALY}\n", "green")]
+        of_servers = [_anomaly(a, r) for r in well for a in r.anomalies]
+        parts += [table, _list(of_servers) if of_servers else Text(f"{_NO_ANOMALY}\n", "green")]
     for r in reports:
-        if len(well) > 1 and r in well:
-            continue
-        title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
-        table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
-        for offset in sorted({*r.residues, *r.high_waters}):
-            n = r.residues.get(offset, 0)
-            part = n / max(r.rows, 1)
-            high = whole(r.high_waters[offset]) if offset in r.high_waters else "no server"
-            table.add_row(
-                str(offset), f"{n:,}", f"{part:.1%}", Bar(1, 0, part, width=20, color="cyan"), high
-            )
-        parts.append(table)
-        if r.without:
-            parts.append(Text(f"No such column on {', '.join(r.without)}.\n", "yellow"))
-        if not r.anomalies:
-            parts.append(Text(f"{_NO_ANOMALY}\n", "green"))
-        parts.append(_list(map(_anomaly, r.anomalies)))
+        if r not in well:
+            parts += _column(r)
     return Group(*parts)
 
 
-def _anomaly(a: Anomaly) -> Problem:
+def _column(r: Report) -> Iterator[RenderableType]:
+    """What an audit has found in one column."""
+    title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
+    table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
+    for offset in sorted({*r.residues, *r.high_waters}):
+        n = r.residues.get(offset, 0)
+        part = n / max(r.rows, 1)
+        high = whole(r.high_waters[offset]) if offset in r.high_waters else "no server"
+        bar = Bar(1, 0, part, width=20, color="cyan")
+        table.add_row(str(offset), f"{n:,}", f"{part:.1%}", bar, high)
+    yield table
+    if r.without:
+        yield Text(f"No such column on {', '.join(r.without)}.\n", "yellow")
+    if not r.anomalies:
+        yield Text(f"{_NO_ANOMALY}\n", "green")
+    yield _list(_anomaly(a, r) for a in r.anomalies)
+
+
+def _anomaly(a: Anomaly, r: Report) -> Problem:
     ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
     count = "1 id" if a.count == 1 else f"{a.count:,} ids"
     return Problem(
         a.kind.upper(),
         "bad",
         where=", ".join(a.shards),
-        what=f"{count}: {ids}" if a.count else "",
+        what=f"{count}: {ids}" if a.count else r.column,
         why=a.why,
         fix=a.fix,
+        sequence=r.column,
     )

@@ -170,6 +170,18 @@ def test_audit_shows_columns_without_anomalies_in_one_table() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_audit_says_once_what_is_wrong_with_a_server() -> None:
+    """Whatever the number of columns."""
+    reports = [Report(f"{name}.id", name, rows=10, largest=20) for name in NAMES]
+    for n, report in enumerate(reports):
+        why = f"{SERVERS[0]}: It was set back: it shows {n}, and its peers know that it issued 100."
+        report.anomalies.append(Anomaly(kind="set back", why=why, fix="Do restore."))
+    lines = shown(audit_view(reports)).splitlines()
+    assert sum("Do restore." in line for line in lines) == 1
+    assert len(lines) < len(NAMES) + 20
+    assert not any("No duplicate id" in line for line in lines)
+
+
 def test_each_reason_has_its_finding() -> None:
     empty, other = (
         f"the ticket table 'NAME' on {SERVERS[1]} {why}" for why in ("is empty", "fits not")
