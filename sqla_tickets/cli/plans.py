@@ -97,8 +97,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         for server, mark in _refused(pool, name).items()
         if seed(highest + 1, pool.stride, server.offset) + pool.stride <= mark
     ]
-    following = [f"remove AUTO_INCREMENT from {where}, and run this again" for where in counting]
-    following.append(
+    following = (
         "sqla-tickets audit, with the same --shard options"
         if on_shards
         else "restart the clients that have buffered tickets (block=), or wait for their block_max_age"
@@ -107,6 +106,12 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
     def run() -> list[str]:
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
         proof = functools.partial(_proof_above, pool, name, raised)
+        if counting:
+            raise PartlyDone(
+                f"{', '.join(counting)} still assigns its own numbers, above the tickets. Remove AUTO_INCREMENT, "
+                f"then run this again.",
+                _proof_where_accepted(pool, name, proof),
+            )
         if not on_shards.knows(name):
             return [_proof_where_accepted(pool, name, proof)]
         return [
@@ -119,7 +124,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
             )
         ]
 
-    return Plan({name: lines}, run, following)
+    return Plan({name: lines}, run, [following])
 
 
 def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> int:

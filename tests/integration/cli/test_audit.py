@@ -134,6 +134,17 @@ def test_what_is_planted_is_found(site: Site) -> None:
 
 
 @KINDS
+def test_raise_is_not_done_while_a_shard_counts_for_itself(site: Site) -> None:
+    run(site.urls[2], *COUNTING[site.kind])
+    arguments = ["raise", "photos", *site.arguments[1:]]
+    done = run_cli(*arguments)
+    assert done.code == 3
+    assert "still assigns its own numbers" in done.text
+    assert "NOT DONE" in done.text
+    assert f"'photos' on {site.pool.servers[0]}" in done.text
+
+
+@KINDS
 def test_an_id_of_a_class_that_no_server_has(site: Site, open_pool: OpenPool) -> None:
     urls = [server.engine.url for server in site.pool.servers]
     for url in urls:
