@@ -274,7 +274,8 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
         for r in well:
             table.add_row(r.column, f"{r.rows:,}", whole(r.largest))
         of_servers = [_anomaly(a, r) for r in well for a in r.anomalies]
-        parts += [table, _list(of_servers) if of_servers else Text(f"{_NO_ANOMALY}\n", "green")]
+        found = "No duplicate ids." if of_servers else _NO_ANOMALY
+        parts += [table, Text(f"{found}\n", "green"), _list(of_servers)]
     for r in reports:
         if r not in well:
             parts += _column(r)
@@ -296,6 +297,8 @@ def _column(r: Report) -> Iterator[RenderableType]:
         yield Text(f"No such column on {', '.join(r.without)}.\n", "yellow")
     if not r.anomalies:
         yield Text(f"{_NO_ANOMALY}\n", "green")
+    elif not any(a.kind == "duplicate" for a in r.anomalies):
+        yield Text("No duplicate ids.\n", "green")
     yield _list(_anomaly(a, r) for a in r.anomalies)
 
 

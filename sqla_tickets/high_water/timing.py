@@ -39,7 +39,7 @@ class Timing:
     stall_seconds: float = 0.1
     dead_seconds: float = 10.0
     patience_seconds: float = 1.0
-    ask_again_seconds: float = 300.0
+    ask_again_seconds: float = 30.0
     marks_at_once: int = 100
     max_attempts: int = 3
     sqlite_lock_milliseconds: int = 50

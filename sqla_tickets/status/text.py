@@ -101,7 +101,8 @@ def few_of(names: Sequence[str]) -> str:
 #: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
-    "down": "Start the server, or repair the network between here and it.",
+    "down": "Start the server, or repair the network between here and it. If it starts from a backup, run sqla-tickets"
+    " restore before clients reach it.",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "unfit": UNFIT,
     "moved": "Configure the pool that has the sequence, in each process that still draws from this one.",
