@@ -34,6 +34,7 @@ class Anomaly:
             ``"auto_increment"``: a column with an AUTO_INCREMENT; ``"not compared"``: a ticket server did not answer,
             or the column of the ids is unknown.
         shards: the shards that have it.
+        server: the ticket server that it is about; empty if it is about ids.
         count: the number of ids.
         ids: the first of them.
         why: what it means.
@@ -42,6 +43,7 @@ class Anomaly:
 
     kind: Kind
     shards: Sequence[str] = ()
+    server: str = ""
     count: int = 0
     ids: Sequence[int] = ()
     why: str
@@ -237,15 +239,16 @@ def _not_compared(
             if isinstance(state, Tombstone) and state.kind == "dropped":
                 reason, fix = f"its table {DROPPED}", dropped_remedy(column.sequence)
         said = without_advice(in_short(reason, str(server.server), column.sequence), "down")
-        why = f"It is not known which tickets {server.server} issued. {said}"
-        yield Anomaly(kind="not compared", why=why, fix=fix)
+        why = f"It is not known which tickets it issued. {said}"
+        yield Anomaly(kind="not compared", server=str(server.server), why=why, fix=fix)
 
 
 def _set_back(inspection: PoolInspection, column: TicketColumn) -> Iterator[Anomaly]:
     """The servers whose tables show old numbers."""
     for status in _set_back_ones(inspection, column):
-        why = f"{status.server}: {set_back(status)}"
-        yield Anomaly(kind="set back", why=why, fix=restoration(status))
+        yield Anomaly(
+            kind="set back", server=status.server, why=set_back(status), fix=restoration(status)
+        )
 
 
 def _set_back_ones(inspection: PoolInspection, column: TicketColumn) -> list[TableStatus]:

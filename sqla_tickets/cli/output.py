@@ -308,7 +308,7 @@ def _anomaly(a: Anomaly, r: Report) -> Problem:
     return Problem(
         a.kind.upper(),
         "bad",
-        where=", ".join(a.shards),
+        where=a.server or ", ".join(a.shards),
         what=f"{count}: {ids}" if a.count else r.column,
         why=a.why,
         fix=a.fix,

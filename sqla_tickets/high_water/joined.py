@@ -54,6 +54,10 @@ class JoinedServers:
         if any(is_late):
             drop_everything()
 
+    def was_read(self, name: str) -> bool:
+        """Whether any server has shown it of a sequence."""
+        return name in self._read_at
+
     def is_unread(self, table: TicketTable, seconds: float) -> bool:
         """Whether no server was asked lately, although this process has drawn from the table since."""
         read_at = self._read_at.get(table.name, 0.0)

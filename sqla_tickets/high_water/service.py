@@ -134,7 +134,7 @@ class HighWaterService:
         )
         for peer in late:
             log.info("%r is drawn from %s before %s has reported a mark", table.name, server, peer)
-        if not peers and issuer.store.may_be_asked():
+        if not peers and not self._joined.was_read(table.name) and issuer.store.may_be_asked():
             _ask([issuer], lambda peer: peer.read_joined([table.name]))
         self._joined.bound(table.name)  # which this process may have read before it knew the table
         table.end_to_read_marks(returns)

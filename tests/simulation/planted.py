@@ -72,7 +72,7 @@ DEFECTS: Final = (
         "the fence takes a ticket that is the last one known, instead of one above it",
         [
             Change("draw/table_state.py", "if first <= last:", "if first < last:"),
-            Change("draw/slow_path.py", "follows <= known:", "follows < known:"),
+            Change("draw/slow_path.py", "% table.stride <= known:", "% table.stride < known:"),
         ],
         IDS,
         is_set_back=True,

@@ -235,8 +235,11 @@ def raise_(configuration: Configuration, above: int) -> Step:
     def do(operator: Operator) -> None:
         with operator.pool(configuration) as pool:
             for name in SEQUENCES:
+                led_elsewhere = operator.site.nemesis.are_swapped
                 operator.run(plans.raise_(pool, name, above, ShardIds()))
-                operator.site.checker.raised(name, above)
+                # an address may have led to a server of another pool, which the plan then names in vain
+                if not (led_elsewhere or operator.site.nemesis.are_swapped):
+                    operator.site.checker.raised(name, above)
 
     return Step(f"raise above {above}", do)
 

@@ -104,7 +104,7 @@ def test_fresh_databases_on_real_servers(real_urls: list[URL], metadata: MetaDat
 @SERVERS
 def test_nothing_is_left_when_a_server_is_down(real_urls: list[URL], metadata: MetaData) -> None:
     nobody = real_urls[1].set(port=1)
-    down = pytest.raises(TicketServerError, match="that it is running")
+    down = pytest.raises(TicketServerError, match="that the server is running")
     with down as told, servers_at([real_urls[0], nobody], metadata):
         pass
     assert PASSWORD not in str(told.value)

@@ -191,7 +191,7 @@ def test_a_database_without_the_function(app: Engine) -> None:
 def test_shards_that_cannot_be() -> None:
     with pytest.raises(TicketArgumentError, match=r"shard=8192.* from 0 to 8191"):
         ShardIdFunction("insta", 8192)
-    with pytest.raises(TicketArgumentError, match="not a valid name"):
+    with pytest.raises(TicketArgumentError, match="not a valid function name"):
         ShardIdFunction("a'b", 1)
     with pytest.raises(TicketArgumentError, match="no sequence in the lowest bits"):
         ShardIdFunction("insta", 1, SONYFLAKE)
