@@ -193,7 +193,7 @@ def _with_everything(
             text = read(TEMPLATE / "env.py")
         else:
             found.left.append(
-                f"in {env}, run the migrations on each shard, as {TEMPLATE / 'env.py'} does"
+                f"in {env}, run the migrations on each shard: copy the functions of {TEMPLATE / 'env.py'}"
             )
     text = with_plugin(text)
     if f'"{PLUGIN}"' not in text and f"'{PLUGIN}'" not in text:
