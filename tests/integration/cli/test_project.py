@@ -123,7 +123,7 @@ def test_what_is_left_is_named(folder: Path) -> None:
     done = run_cli("init", *SERVERS, "--shard", "sqlite:///a", "--shard", "sqlite:///b")
     assert done.code == FOUND
     for said in (
-        f"Do: in {project.env}, run the migrations on each shard, as {TEMPLATE / 'env.py'} does.",
+        f"Do: in {project.env}, run the migrations on each shard: copy the functions of {TEMPLATE / 'env.py'}.",
         f"Do: in {project.env}, give context.configure() {PLUGINS}.",
         f"Do: in {project.env}, set target_metadata to the MetaData of your models.",
     ):
