@@ -320,7 +320,7 @@ def _succeed(*arguments: str | float) -> None:
 
 def _number_after(word: str, text: str) -> int:
     words = text[text.index("Done:") :].split()
-    return int(words[words.index(word) + 1])
+    return int(words[words.index(word) + 1].rstrip(".,:;"))
 
 
 # -- how they are drawn
