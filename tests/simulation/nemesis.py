@@ -72,7 +72,7 @@ class Nemesis:
     Attributes:
         faults: how many there were, by kind.
         is_over: set when there are to be no more.
-        are_swapped: whether the addresses of two servers lead to each other now.
+        swapped: the two servers whose addresses lead to each other now, or none.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class Nemesis:
         self._processes, self._pause = processes, pause
         self._random = world.random
         self.faults: Counter[str] = Counter()
-        self.is_over = self.are_swapped = False
+        self.is_over = False
+        self.swapped: frozenset[str] = frozenset()
         #: Of the ticket tables; None for the one that is usual with a kind of server.
         self.layout: str | None = None
         #: The server that flushes late.
@@ -442,16 +443,16 @@ class Nemesis:
         """The addresses of two servers lead to each other for a while."""
         one, other = self._random.sample(list(self._network.hosts), 2)
         hosts = self._network.hosts
-        if self.are_swapped or type(hosts[one].model) is not type(hosts[other].model):
+        if self.swapped or type(hosts[one].model) is not type(hosts[other].model):
             return
-        self.are_swapped = True
+        self.swapped = frozenset((one, other))
         self._network.swap(one, other)
         for name in (one, other):
             self._health.begin(name)
 
         def end() -> None:
             self._network.swap(one, other)
-            self.are_swapped = False
+            self.swapped = frozenset()
             # what was opened in the meantime goes on leading to the other one, until a draw has found that out
             for name in (one, other):
                 self._world.at(self._world.now + SWAPPED_SECONDS, partial(self._health.end, name))
