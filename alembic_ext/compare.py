@@ -172,7 +172,7 @@ def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
     states = maintenance.table_states(pool, declared.name)
     missing = False
     for server, state in states.items():
-        if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
+        if state is None or (isinstance(state, Tombstone) and state.end):
             log.info("Detected missing ticket table %r on %s", declared.name, server)
             missing = True
         elif isinstance(state, TicketTableError):

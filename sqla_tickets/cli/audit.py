@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
-from ..status.text import dropped_remedy, in_short, restoration, set_back, without_advice
-from ..tables.inspection import DROPPED
+from ..status.text import in_short, remedy, restoration, set_back, without_advice
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
@@ -236,8 +235,10 @@ def _not_compared(
         elif reason is None:
             reason = "it has no ticket table in use"
             fix = f"Create it, by a migration or sqla-tickets create {column.sequence}."
-            if isinstance(state, Tombstone) and state.kind == "dropped":
-                reason, fix = f"its table {DROPPED}", dropped_remedy(column.sequence)
+            if isinstance(state, Tombstone) and state.end:
+                reason = f"its table {state.end}"
+            if isinstance(state, Tombstone) and state.kind == "retired":
+                fix = remedy("retired", column.sequence)
         said = without_advice(in_short(reason, str(server.server), column.sequence), "down")
         why = f"It is not known which tickets it issued. {said}"
         yield Anomaly(kind="not compared", server=str(server.server), why=why, fix=fix)

@@ -26,16 +26,16 @@ from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
 from ..status.text import (
-    dropped_remedy,
     in_short,
     new_or_restored,
+    remedy,
     restoration,
     set_back,
     unfit,
     without_advice,
     writes_again,
 )
-from ..tables.inspection import DROPPED, ActiveTable
+from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, ServerInspection, inspect_pool
 
@@ -68,6 +68,7 @@ Code = Literal[
     "recovery-mode",
     "in-recovery",
     "table-missing",
+    "table-retired",
     "table-closed",
     "table-busy",
     "table-unfit",
@@ -486,15 +487,16 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 why="Only the other servers can issue its tickets.",
                 fix=f"sqla-tickets create {name}",
             )
-        elif isinstance(state, Tombstone) and state.kind == "dropped":
+        elif isinstance(state, Tombstone) and state.end:
+            is_retired = state.kind == "retired"
             yield Finding(
-                code="table-missing",
+                code="table-retired" if is_retired else "table-missing",
                 severity="stops",
                 sequence=name,
                 variable=f"table {name}",
-                value="dropped",
-                why=f"It {DROPPED}, at {state.high_water}.",
-                fix=dropped_remedy(name),
+                value=state.kind,
+                why=f"It {state.end}, at {state.high_water}.",
+                fix=remedy("retired", name) if is_retired else f"sqla-tickets create {name}",
             )
         elif isinstance(state, TicketTableMoved) or (
             isinstance(state, Tombstone) and state.kind in ("opening", "converting")

@@ -572,13 +572,13 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
-            *(f"close {name!r} on {server}" for server in going),
-            *(f"raise {name!r} on {server} above the closed tables" for server in staying),
+            *(f"retire {name!r} on {server}" for server in going),
+            *(f"raise {name!r} on {server} above the retired tables" for server in staying),
         ]
         for name in names
     }
     has_nodes = numbering.is_divided(going)
-    common = [f"stop leasing node numbers of {server}" for server in going if has_nodes]
+    common = [f"retire the node numbers of {server}" for server in going if has_nodes]
     following = (
         f"configure {len(staying)} servers with the same stride={pool.stride} in every client",
         f"then switch off {_names(going)}",
@@ -616,9 +616,11 @@ def _number(server: TicketServer, name: str, state: FoundTable) -> int:
             f"there is no ticket table {name!r} on {server}: first run sqla-tickets create {name}"
         )
     if isinstance(state, Tombstone):
+        advice = "run the migration that closed it again, or name the pool that has the sequence now"
+        if state.end:
+            advice = f"remove that server from the configuration, or run sqla-tickets create {name}"
         raise TicketTableError(
-            f"the ticket table {name!r} on {server} is closed ({state.kind}): run the migration that closed it "
-            f"again, or name the pool that has the sequence now"
+            f"the ticket table {name!r} on {server} {state.end or f'is closed ({state.kind})'}: {advice}"
         )
     return state.number or 0
 

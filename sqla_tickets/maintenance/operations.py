@@ -210,6 +210,7 @@ def _in_the_way(handle: TableHandle, tombstone: Tombstone) -> TicketTableError:
         "opening": (f"is the target of a move of {where} that has not ended", ""),
         "converting": ("is being converted to another layout", ""),
         "dropped": ("was dropped", "create it again or, if that migration was interrupted, "),
+        "retired": ("is retired", "remove that server from the configuration, and "),
     }[tombstone.kind]
     return TicketTableError(f"the ticket table {handle} {what}: {advice}run that migration again")
 
@@ -374,7 +375,7 @@ class _Transfer:
         """
         source, target = self._sources[0], self._targets[0]
         for handle, state in self._here.items():
-            if state is None or (isinstance(state, Tombstone) and state.kind == "dropped"):
+            if state is None or (isinstance(state, Tombstone) and state.end):
                 raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
             if isinstance(state, Tombstone) and not _leads_to(state, target):
                 raise _in_the_way(handle, state)

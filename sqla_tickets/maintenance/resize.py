@@ -281,7 +281,7 @@ def _close_unfinished(context: StatementContext, name: str, to: Destination) -> 
 
 
 def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
-    """Close a sequence on the last servers of a pool, and raise the others above what they issued.
+    """Retire a sequence on the last servers of a pool, and raise the others above what they issued.
 
     Their tombstones keep the high water, so that a server that takes over the residue class begins above it. The pool
     keeps its stride.
@@ -313,7 +313,7 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     for handle in going:
         state = handle.inspect()
         if state is not None:
-            high = max(high, handle.close("dropped", pool.name, name, state).high_water)
+            high = max(high, handle.close("retired", pool.name, name, state).high_water)
     above = max(high, held)
     for handle in staying:
         handle.raise_above(above)

@@ -24,6 +24,7 @@ State = Literal[
     "set back",
     "quarantined",
     "no table",
+    "retired",
     "unfit",
     "moved",
     "closed",
@@ -43,6 +44,7 @@ _STATES: Final[dict[str, State]] = {
     "regression": "quarantined",
     "residue": "quarantined",
     "table_missing": "no table",
+    "retired": "retired",
     "moved": "moved",
     "closed": "closed",
 }

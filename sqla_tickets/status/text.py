@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from ..connect.failures import IS_IT_RUNNING
 from ..dialects import find_class
 from ..maintenance.status import State, TableStatus
-from ..tables.inspection import DROPPED, GROWING
+from ..tables.inspection import GROWING
 
 #: How many names a list has.
 SHOWN_NAMES: Final = 5
@@ -103,6 +103,8 @@ _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
     "down": "Start the server, or repair the network between here and it. If it starts from a backup, run sqla-tickets"
     " restore before clients reach it.",
+    "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
+    " {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "unfit": UNFIT,
     "moved": "Configure the pool that has the sequence, in each process that still draws from this one.",
@@ -112,6 +114,11 @@ _REMEDIES: Final[dict[State, str]] = {
 _OF_THE_SERVER: Final = ("down", "no database", "read-only")
 
 
+def remedy(state: State, sequence: str) -> str:
+    """What to do about a sequence's table in a state; empty if its status must be known, too."""
+    return _REMEDIES.get(state, "").format(sequence=sequence)
+
+
 def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
     """The problems that an operator must solve, for each sequence and server that is not up."""
     return [_problem(s) for s in statuses if s.state != "up"]
@@ -119,7 +126,7 @@ def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
 
 def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
-    fix = _REMEDIES.get(s.state, "").format(sequence=s.sequence)
+    fix = remedy(s.state, s.sequence)
     if s.state == "no database":
         fix = new_or_restored(s.offset)
     if s.state == "read-only":
@@ -133,8 +140,6 @@ def _problem(s: TableStatus) -> Problem:
             why, fix = unfit(why)
         else:
             why = without_advice(why, s.state)
-            if DROPPED in why:
-                fix = dropped_remedy(s.sequence)
     return Problem(
         s.state.upper(),
         "bad",
@@ -255,14 +260,6 @@ def new_or_restored(offset: int) -> str:
     return (
         "If its data are to come from a backup: create the users, load it, then sqla-tickets restore --offset"
         f" {offset}. If the server is new: create the database, then sqla-tickets create with each sequence."
-    )
-
-
-def dropped_remedy(sequence: str) -> str:
-    """What to do about a table that was dropped, or whose server retired."""
-    return (
-        "If its server retired, remove that server from the configuration. To use the table again:"
-        f" sqla-tickets create {sequence}"
     )
 
 

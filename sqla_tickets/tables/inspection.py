@@ -20,8 +20,7 @@ from .new_table import NewTable, largest_ticket
 _STUB_COLUMN: Final = re.compile(r"stub(?:_([1-9][0-9]*))?")
 
 
-#: Parts of messages, by which the status of a table is found.
-DROPPED: Final = "was dropped by a migration, or its server retired"
+#: A part of messages, by which the status of a table is found.
 GROWING: Final = " That is expected while the pool grows, until sqla-tickets grow --finish; otherwise give this process stride="
 _INTEGER: Final = re.compile(r"(tiny|small|medium|big)?int(?:eger)?\b(?:\(\d+\))?( unsigned)?")
 _BITS: Final = {"tiny": 8, "small": 16, "medium": 24, "": 32, "big": 64}
@@ -225,11 +224,13 @@ def _cluster(context: StatementContext) -> dict[str, str]:
 
 def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketTableError:
     there = f"the ticket table {name!r} on {context.server}"
-    if tombstone.kind == "dropped":
-        return TicketTableMissing(
-            f"{there} {DROPPED}, at {tombstone.high_water}: if its server retired, remove that server from the"
-            " configuration; else create the table again, and its tickets begin above that"
-        )
+    if tombstone.end:
+        advice = "create it again, and its tickets begin above that"
+        if tombstone.kind == "retired":
+            advice = "remove that server from the configuration"
+        error = TicketTableMissing(f"{there} {tombstone.end}, at {tombstone.high_water}: {advice}")
+        error.kind = "retired" if tombstone.kind == "retired" else error.kind
+        return error
     what = {
         "moved": f"has moved: the sequence is now {tombstone.sequence!r} of the pool {tombstone.pool!r}",
         "opening": f"is not open yet: {tombstone.sequence!r} of the pool {tombstone.pool!r} is being moved here",

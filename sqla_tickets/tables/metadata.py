@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from ..arguments import name_of_sequence
 from ..dialects import LONGEST_COMMENT, LayoutName
 from ..errors import TicketArgumentError
 
-TombstoneKind = Literal["moved", "opening", "converting", "dropped"]
+TombstoneKind = Literal["moved", "opening", "converting", "dropped", "retired"]
 
 #: The name of a pool, and that of a sequence there.
 Step: TypeAlias = "tuple[str, str]"
@@ -77,7 +77,7 @@ class Tombstone(NamedTuple):
 
     Attributes:
         kind: ``"moved"``, also by a rename; ``"opening"``, the target of a move that has not ended;
-            ``"converting"`` to another layout; ``"dropped"``.
+            ``"converting"`` to another layout; ``"dropped"``; ``"retired"`` with its server.
         pool: the pool that has the sequence, for ``"opening"`` the one that still has it.
         sequence: its name there.
         high_water: no ticket above it was issued from here.
@@ -101,6 +101,11 @@ class Tombstone(NamedTuple):
     stub: str = "stub"
     path: Path = ()
     offset: int = 0
+
+    @property
+    def end(self) -> str:
+        """How a table ended that no other replaces; empty if one does, or will."""
+        return {"dropped": "was dropped by a migration", "retired": "is retired"}.get(self.kind, "")
 
     def __str__(self) -> str:
         return _TOMBSTONE_MARK + _written(self._asdict())
@@ -139,7 +144,7 @@ def leads_elsewhere(text: str, pool: str | None) -> bool:
         found = Tombstone.parse(text)
     except ValueError:
         return True  # an inspection of the table says why
-    if found is None or found.kind == "dropped":
+    if found is None or found.end:
         return False
     return found.kind != "moved" or found.pool != pool
 
@@ -201,7 +206,7 @@ _METADATA: Final = _Parts(
 _TOMBSTONE: Final = _Parts(
     "tombstone",
     {
-        "kind": _is_one_of("moved", "opening", "converting", "dropped"),
+        "kind": _is_one_of(*get_args(TombstoneKind)),
         "pool": _is_text,
         "sequence": _is_name,
         "high_water": _is_from(0, 2**64 - 1),

@@ -244,7 +244,7 @@ DEFECTS: Final = (
         [
             Change(
                 "maintenance/resize.py",
-                'high = max(high, handle.close("dropped", pool.name, name, state).high_water)',
+                'high = max(high, handle.close("retired", pool.name, name, state).high_water)',
                 "high = max(high, state.number or 0 if isinstance(state, ActiveTable) else state.high_water)",
             )
         ],

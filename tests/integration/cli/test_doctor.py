@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import pytest
 from sqlalchemy import URL
@@ -457,6 +457,22 @@ def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
     (finding,) = [f for f in examine(pool) if f.check == "tables"]
     assert (finding.code, finding.severity) == ("table-closed", "stops")
     assert "(offset 2)" in finding.server
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "why"),
+    [
+        ("retired", "table-retired", "It is retired, at "),
+        ("dropped", "table-missing", "It was dropped by a migration, at "),
+    ],
+)
+def test_a_table_that_nothing_replaces(
+    pool: TicketPool, kind: Literal["retired", "dropped"], code: str, why: str
+) -> None:
+    end = tombstones.Destination(kind, "default", "photos")
+    pool.servers[1].do("photos", tombstones.close, "photos", end)
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert (finding.code, finding.value, finding.why[: len(why)]) == (code, kind, why)
 
 
 def test_numbers_that_run_out(pool: TicketPool) -> None:

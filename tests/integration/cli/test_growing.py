@@ -188,19 +188,21 @@ def test_from_two_to_four_and_back_while_all_draw(
     assert_unique([*seen, *(ticket for client in everybody for ticket in client.ids)])
 
 
-def test_retired_servers_in_the_list_are_said_to_be_retired(
+def test_retired_servers_in_the_list_are_called_retired(
     urls: list[URL],
     open_pool: OpenPool,
     servers: ServerFixtures,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """By status, doctor, audit and the log of a client."""
+    """By the plan, status, doctor, audit and the log of a client: one word for one thing."""
     pool = open_pool(urls, 4)
     pool.create_table("photos")
     shard = servers.fresh_database(servers.mariadb(0), None)
     run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
     on = options(urls)
-    assert run_cli("retire", *on, "--last", 2).code == 0
+    retired = run_cli("retire", *on, "--last", 2)
+    assert retired.code == 0
+    assert retired.text.count("- retire 'photos' on ") == 2
     status, doctor, audit = (
         run_cli("status", *on, "--over", 0),
         run_cli("doctor", *on),
@@ -208,12 +210,16 @@ def test_retired_servers_in_the_list_are_said_to_be_retired(
     )
     for done in (status, doctor, audit):
         assert done.code == 1
-        assert done.text.count("Do: If its server retired, remove that server from the") == 2
+        assert done.text.count("Do: Remove that server from the configuration.") == 2
+        assert done.text.count("s retired") >= 2
+        assert "dropped" not in done.text
+        assert "NO TABLE" not in done.text
+    assert status.text.startswith("2 of 4 ticket servers are RETIRED. Ids are still issued.")
     for _ in range(8):
         pool.next_id("photos")
-    warnings = [r.getMessage() for r in caplog.records if "was dropped" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "is retired" in r.getMessage()]
     assert warnings
-    assert all("if its server retired, remove that server from the" in w for w in warnings)
+    assert all("remove that server from the configuration" in w for w in warnings)
 
 
 @pytest.fixture
@@ -577,7 +583,7 @@ def test_growth_and_retirement_divide_node_numbers(urls: list[URL], open_pool: O
     new = SnowflakeGenerator(open_pool(urls, 4), "likes")
     retired = run_cli("retire", *options(urls), "--last", 2)
     assert retired.code == 0, retired.text
-    assert "stop leasing node numbers" in retired.text
+    assert "retire the node numbers" in retired.text
     assert [run(url, numbering) for url in urls[2:]] == [[], []]
     left = SnowflakeGenerator(open_pool(urls[:2], 4), "likes")
     assert_unique([*ids, *made.next_ids(3), *new.next_ids(3), *left.next_ids(3)])

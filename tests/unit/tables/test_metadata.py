@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from sqla_tickets.tables.metadata import TableMetadata, Tombstone
+from sqla_tickets.tables.metadata import TableMetadata, Tombstone, TombstoneKind
 from tests.support.table_comments import (
     UNREADABLE_METADATA,
     UNREADABLE_TOMBSTONES,
@@ -27,7 +27,7 @@ def test_metadata_that_is_ours_is_read(comment: str) -> None:
     assert TableMetadata.parse(str(found)) == found
 
 
-@pytest.mark.parametrize("kind", ["moved", "opening", "converting", "dropped"])
+@pytest.mark.parametrize("kind", get_args(TombstoneKind))
 def test_tombstone_that_is_ours_is_read(kind: Any) -> None:
     shortest = Tombstone(kind, "b", "photos */ фото", 2**63 - 1)
     for found in (shortest, shortest._replace(layout="replace", bits=32, nonce="ab", stride=4)):
