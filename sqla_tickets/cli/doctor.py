@@ -31,7 +31,6 @@ from ..status.text import (
     remedy,
     restoration,
     set_back,
-    unfit,
     without_advice,
     writes_again,
 )
@@ -470,9 +469,6 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
         )
 
 
-_BUSY: Final = "Wait. If it lasts, end the session that holds the table."
-
-
 @check
 def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     for name, table in server.tables.items():
@@ -511,19 +507,15 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 fix="Run the migration again: it continues where it stopped.",
             )
         elif isinstance(state, TicketError):
-            is_busy = state_after(state) == "busy"
-            text = in_short(str(state), str(server.server), name)
-            why, fix = unfit(text)
-            if is_busy:
-                why, fix = without_advice(text, "busy"), _BUSY
+            found = state_after(state)
             yield Finding(
-                code="table-busy" if is_busy else "table-unfit",
+                code="table-busy" if found == "busy" else "table-unfit",
                 severity="stops",
                 sequence=name,
                 variable=f"table {name}",
-                value="busy" if is_busy else "unfit",
-                why=why,
-                fix=fix,
+                value=found,
+                why=without_advice(in_short(str(state), str(server.server), name), found),
+                fix=remedy(found, name),
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(

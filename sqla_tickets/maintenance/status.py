@@ -25,6 +25,7 @@ State = Literal[
     "quarantined",
     "no table",
     "retired",
+    "growing",
     "unfit",
     "moved",
     "closed",
@@ -45,6 +46,7 @@ _STATES: Final[dict[str, State]] = {
     "residue": "quarantined",
     "table_missing": "no table",
     "retired": "retired",
+    "growing": "growing",
     "moved": "moved",
     "closed": "closed",
 }

@@ -12,16 +12,11 @@ from typing import Final, Literal, NamedTuple
 from ..connect.failures import IS_IT_RUNNING
 from ..dialects import find_class
 from ..maintenance.status import State, TableStatus
-from ..tables.inspection import GROWING
 
 #: How many names a list has.
 SHOWN_NAMES: Final = 5
 #: How serious something is: ids can repeat or are not issued, less is there than should be, or all is well.
 Level = Literal["bad", "warning", "advice", "well"]
-UNFIT: Final = (
-    "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs, order of"
-    " the servers, stride). Never edit the metadata."
-)
 
 
 def is_drawn_from(s: TableStatus) -> bool:
@@ -61,7 +56,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
-    has_unfit = any(s.state == "unfit" for s in statuses)  # clients configured otherwise may draw
+    has_unfit = any(s.state in ("unfit", "growing") for s in statuses)  # clients configured otherwise may draw
     if not wanted and not ill:
         ids = "There are no sequences: create one, or name a foreign table."
         if statuses:
@@ -106,7 +101,10 @@ _REMEDIES: Final[dict[State, str]] = {
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
-    "unfit": UNFIT,
+    "growing": "If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If not,"
+    " give this process the table's stride.",
+    "unfit": "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs,"
+    " order of the servers, stride). Never edit the metadata.",
     "moved": "Configure the pool that has the sequence, in each process that still draws from this one.",
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
@@ -135,11 +133,7 @@ def _problem(s: TableStatus) -> Problem:
     elif s.state in ("set back", "quarantined"):
         why, fix = set_back(s), restoration(s)
     else:
-        why = in_short(str(s.error), s.server, s.sequence)
-        if s.state == "unfit":
-            why, fix = unfit(why)
-        else:
-            why = without_advice(why, s.state)
+        why = without_advice(in_short(str(s.error), s.server, s.sequence), s.state)
     return Problem(
         s.state.upper(),
         "bad",
@@ -153,20 +147,11 @@ def _problem(s: TableStatus) -> Problem:
 
 def without_advice(why: str, state: State) -> str:
     """A message without the advice at its end, for a context with its own advice."""
+    if state == "unfit":  # the message is the advice
+        return why
     if state == "down":  # the reason about a certificate is not advice
         return f"{why.removesuffix(f': {IS_IT_RUNNING}').rstrip('.')}."
     return f"{why.rpartition(': ')[0] or why}."
-
-
-def unfit(why: str) -> tuple[str, str]:
-    """Why a table does not fit, and what to do about it."""
-    known, growing, stride = why.rstrip(".").partition(GROWING)
-    if not growing:
-        return why, UNFIT
-    return known, (
-        f"If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If not, "
-        f"give this process stride={stride}."
-    )
 
 
 def location_of(s: TableStatus) -> str:

@@ -20,8 +20,6 @@ from .new_table import NewTable, largest_ticket
 _STUB_COLUMN: Final = re.compile(r"stub(?:_([1-9][0-9]*))?")
 
 
-#: A part of messages, by which the status of a table is found.
-GROWING: Final = " That is expected while the pool grows, until sqla-tickets grow --finish; otherwise give this process stride="
 _INTEGER: Final = re.compile(r"(tiny|small|medium|big)?int(?:eger)?\b(?:\(\d+\))?( unsigned)?")
 _BITS: Final = {"tiny": 8, "small": 16, "medium": 24, "": 32, "big": 64}
 #: The largest number below which floats are exact.
@@ -155,19 +153,25 @@ def _largest(type_: str, metadata: TableMetadata | None) -> int:
 def _numbered_otherwise(
     context: StatementContext, name: str, layout: LayoutName, stride: int, found: str
 ) -> TicketTableError:
-    advice = "Are the pool's servers in a different order, or was its stride changed?"
+    kind, advice = "table", "Are the pool's servers in a different order, or was its stride changed?"
     if stride > context.stride and stride % context.stride == 0:
         advice = (
             f"This pool's stride is {context.stride} and the table's {stride}, because the pool has grown: give this "
             f"process the new list of servers, and stride={stride}"
         )
     elif stride < context.stride and context.stride % stride == 0:
-        advice = f"This pool has the stride {context.stride}, the table {stride}.{GROWING}{stride}"
+        kind = "growing"
+        advice = (
+            f"This pool has the stride {context.stride}, the table {stride}: that is expected while the pool grows, "
+            f"until sqla-tickets grow --finish; otherwise give this process stride={stride}"
+        )
     expected = TableMetadata(layout, context.stride, context.offset)
-    return TicketTableError(
+    error = TicketTableError(
         f"the ticket table {name!r} on {context.server} is numbered differently: expected {expected},"
         f" found {found}. {advice}"
     )
+    error.kind = kind
+    return error
 
 
 def _check_memory(context: StatementContext, name: str, layout: LayoutName) -> None:

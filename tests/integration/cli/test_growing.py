@@ -370,6 +370,23 @@ def test_growth_under_way_refuses_renames_and_moves(urls: list[URL], open_pool: 
         operations.move(old, "photos", media)
 
 
+@SQLITE
+def test_growth_under_way_is_shown_with_the_new_configuration(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """As a state of its own, with its own next step, by status and doctor."""
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    resize.begin(old, open_pool(urls, 4), "photos")
+    status = run_cli("status", *options(urls), "--over", 0)
+    assert status.text.startswith("2 of 4 ticket servers are GROWING. Ids are still issued.")
+    for done in (status, run_cli("doctor", *options(urls))):
+        text = " ".join(done.text.split())
+        assert text.count("This pool has the stride 4, the table 2. ") == 2
+        assert text.count("Do: If the pool grows, run sqla-tickets grow --finish when every") == 2
+        assert "that is expected" not in text
+
+
 @pytest.mark.ticket_servers("sqlite", "mariadb")
 def test_growth_under_way_refuses_what_needs_its_end(urls: list[URL], open_pool: OpenPool) -> None:
     """Between the first step and the last, the old configuration can neither finish nor retire."""
