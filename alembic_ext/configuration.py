@@ -99,10 +99,13 @@ def shards_of(context: MigrationContext) -> list[str]:
     Raises:
         CommandError: the value cannot be read, or an environment variable in it is not set.
     """
-    if context.config is None:
-        return []
+    return [] if context.config is None else shards_in_files(context.config)
+
+
+def shards_in_files(config: Config) -> list[str]:
+    """The same, of ``alembic.ini`` or ``pyproject.toml``."""
     with _naming("shards"):
-        words = _words(context.config.get_alembic_option("shards"))
+        words = _words(config.get_alembic_option("shards"))
         return [expanded(word, "shards") for word in words]
 
 

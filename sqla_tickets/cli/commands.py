@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -51,7 +52,7 @@ from .options import (
     without_passwords,
 )
 from .serve import serve
-from .shards import Shard, ShardIds, TicketColumn, columns_of, open_shards
+from .shards import NO_SHARDS, Shard, ShardIds, TicketColumn, columns_of
 from .waiting import Asked, spinner
 
 
@@ -172,11 +173,31 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
     exit_with(all(finding.severity == "advice" for finding in found))
 
 
+def _opened(pools: PoolOptions, urls: tuple[str, ...], *, as_json: bool) -> list[Shard]:
+    """The application's databases: of the option, else of its variable, else of the configuration file.
+
+    Says which, unless the option names them. Connects to nothing.
+    """
+    source = click.get_current_context().get_parameter_source("shards")
+    found, where = (urls, "SQLA_TICKETS_SHARDS") if urls else pools.shards()
+    opened = [Shard(each) for each in found]
+    if opened and source is not ParameterSource.COMMANDLINE:
+        click.echo(f"Shards of {where}: {', '.join(map(str, opened))}", err=as_json)
+    return opened
+
+
 def ids_on_shards(
-    opened: list[Shard], names: Iterable[str], columns: tuple[str, ...], models: str | None
+    opened: list[Shard],
+    names: Iterable[str],
+    columns: tuple[str, ...],
+    models: str | None,
+    *,
+    are_needed: bool,
 ) -> ShardIds:
     """The ids of some sequences on the shards; empty where no shard was named."""
-    found = columns_of(opened, names, named=columns, models=models) if opened else []
+    if not opened:
+        return ShardIds()
+    found = columns_of(opened, names, named=columns, models=models, are_needed=are_needed)
     return ShardIds(opened, found)
 
 
@@ -195,7 +216,9 @@ def audit(
     It changes nothing. Its memory does not grow with the rows.
     """
     with pools.one() as pool:
-        opened = open_shards(shards)
+        opened = _opened(pools, shards, as_json=as_json)
+        if not opened:
+            raise TicketArgumentError(NO_SHARDS)
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
             where = columns_of(opened, names, named=columns, models=models)
@@ -302,23 +325,21 @@ def raise_(
 ) -> None:
     """Raise SEQUENCES, or all sequences, above every id on the shards or above a number, and prove it.
 
-    A number is never lowered. With --shard, the command reads the shards again at the end, and checks that new ids
-    are tickets.
+    A number is never lowered. The command reads the shards again at the end, and checks that new ids are tickets.
     """
-    if above is None and not shards:
-        raise click.UsageError(
-            "give --above NUMBER, or name the application's databases: --shard URL"
-        )
     if above is not None and not sequences:
         raise click.UsageError(
             "--above NUMBER needs the names of sequences: raise SEQUENCE --above NUMBER"
         )
     with pools.one() as pool:
-        opened = open_shards(shards) if shards else []
+        opened = _opened(pools, shards, as_json=as_json)
+        if above is None and not opened:
+            raise click.UsageError(f"give --above NUMBER, or {NO_SHARDS}")
         asked = _asked([pool], opened)
         with spinner(asked):
             names = _named(pool, sequences)
-            on_shards = ids_on_shards(opened, names, columns, models)
+            are_needed = bool(shards) or above is None
+            on_shards = ids_on_shards(opened, names, columns, models, are_needed=are_needed)
             for name in sequences if above is None else ():
                 if not on_shards.knows(name):
                     raise TicketArgumentError(on_shards.unknown(name)[0])
@@ -417,15 +438,15 @@ def restore(
 ) -> None:
     """Raise a restored server above every ticket that it may have issued.
 
-    It takes the largest of the peers' high-water marks, the servers' own numbers and the ids on every --shard, and
+    It takes the largest of the peers' high-water marks, the servers' own numbers and the ids on every shard, and
     adds a margin. Run it before clients reach the server; if they do already, run it now.
     """
     with pools.one() as pool:
-        opened = open_shards(shards) if shards else []
+        opened = _opened(pools, shards, as_json=as_json)
         asked = _asked([pool], opened)
         with spinner(asked):
             names = _named(pool, sequences)
-            on_shards = ids_on_shards(opened, names, columns, models)
+            on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
             steps = [_restored(pool, name, on_shards, offset, margin) for name in names]
         if len(steps) == 1 and steps[0].refusal:
             raise steps[0].refusal
@@ -495,7 +516,7 @@ def grow(
     if finish == bool(joining):
         raise click.UsageError("give either --add URL or --finish")
     with contextlib.ExitStack() as open_, pools.one() as pool:
-        opened = open_shards(shards) if shards else []
+        opened = [] if finish else _opened(pools, shards, as_json=as_json)
         new = pool if finish else open_.enter_context(_grown(pool, joining, to_stride))
         asked = _asked([pool, new], opened)
         with spinner(asked):
@@ -503,7 +524,7 @@ def grow(
             if finish:
                 plan = plans.finish(pool, names, quiet)
             else:
-                on_shards = ids_on_shards(opened, names, columns, models)
+                on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
                 plan = plans.grow(pool, names, new, gap, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
@@ -547,11 +568,11 @@ def retire(
     The other servers are raised above every ticket of the retired ones, and above every id on the shards.
     """
     with pools.one() as pool:
-        opened = open_shards(shards) if shards else []
+        opened = _opened(pools, shards, as_json=as_json)
         asked = _asked([pool], opened)
         with spinner(asked):
             names = _named(pool, sequences, or_nodes=True)
-            on_shards = ids_on_shards(opened, names, columns, models)
+            on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
             plan = plans.retire(pool, names, last, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 

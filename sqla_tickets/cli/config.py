@@ -11,7 +11,7 @@ from pathlib import Path
 from alembic.config import Config
 from alembic.util import CommandError
 
-from alembic_ext.configuration import pool_named, pools_in_files
+from alembic_ext.configuration import pool_named, pools_in_files, shards_in_files
 
 from .. import TicketArgumentError, TicketPool
 
@@ -82,6 +82,23 @@ class PoolOptions:
             raise TicketArgumentError(NOT_CONFIGURED)
         return pools
 
+    def shards(self) -> tuple[list[str], str]:
+        """The URLs of the application's databases, and the file that has them; none if ``servers`` replace the file.
+
+        Raises:
+            TicketArgumentError: the file, or a URL in it, is invalid.
+        """
+        if self.servers:
+            return [], ""
+        config = self._file()
+        is_in_ini = config.file_config.has_option(config.config_ini_section, "shards")
+        try:
+            return shards_in_files(config), str(
+                config.config_file_name if is_in_ini else config.toml_file_name
+            )
+        except CommandError as error:
+            raise TicketArgumentError(str(error)) from error
+
     def _load(self, hedge: bool | None) -> dict[str, TicketPool]:
         if self.servers:
             name = self.pool or "default"
@@ -91,14 +108,22 @@ class PoolOptions:
                 raise TicketArgumentError(
                     f"--server, or SQLA_TICKETS_SERVERS, or --stride: {error}"
                 ) from None
+        return pools_in_files(self._file())
+
+    def _file(self) -> Config:
+        """The configuration file.
+
+        Raises:
+            TicketArgumentError: there is no such file.
+        """
         file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
         if self.config and not Path(file).is_file():
             raise TicketArgumentError(
                 f"there is no file {file}: set --config to the path of alembic.ini or pyproject.toml"
             )
         if file.endswith(".toml"):
-            return pools_in_files(Config(toml_file=file))
-        return pools_in_files(Config(file, toml_file="pyproject.toml"))
+            return Config(toml_file=file)
+        return Config(file, toml_file="pyproject.toml")
 
 
 def find_pool(pools: dict[str, TicketPool], name: str | None) -> TicketPool:

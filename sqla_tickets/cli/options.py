@@ -157,7 +157,7 @@ def shard_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
-            help="A database of the application; repeat the option for each.",
+            help="A database of the application; repeat the option for each. Default: shards of the configuration.",
         ),
     ):
         command = option(command)

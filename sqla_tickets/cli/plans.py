@@ -616,7 +616,9 @@ def _number(server: TicketServer, name: str, state: FoundTable) -> int:
             f"there is no ticket table {name!r} on {server}: first run sqla-tickets create {name}"
         )
     if isinstance(state, Tombstone):
-        advice = "run the migration that closed it again, or name the pool that has the sequence now"
+        advice = (
+            "run the migration that closed it again, or name the pool that has the sequence now"
+        )
         if state.end:
             advice = f"remove that server from the configuration, or run sqla-tickets create {name}"
         raise TicketTableError(

@@ -34,6 +34,8 @@ from ..orm.sequence import sequence_of
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
 
+NO_SHARDS: Final = "name the application's databases with --shard, or as shards in the configuration, which --server replaces"
+
 
 class ShardError(TicketError):
     """Raised when a shard cannot be read."""
@@ -77,8 +79,8 @@ class Shard:
             )
         except (SQLAlchemyError, ImportError, ValueError) as error:
             raise TicketArgumentError(
-                f"the URL of a shard in --shard or SQLA_TICKETS_SHARDS is invalid ({type(error).__name__}): expected "
-                f"a SQLAlchemy URL, such as mysql+pymysql://user@host/database"
+                f"the URL of a shard in --shard, SQLA_TICKETS_SHARDS or the configuration is invalid "
+                f"({type(error).__name__}): expected a SQLAlchemy URL, such as mysql+pymysql://user@host/database"
             ) from None
 
     def __str__(self) -> str:
@@ -174,7 +176,8 @@ class Shard:
         except SQLAlchemyError as error:
             reason = getattr(error, "orig", None) or error
             raise ShardError(
-                f"the shard {self} cannot be read ({reason}): check its URL, and that its user may SELECT"
+                f"the shard {self} cannot be read ({reason}): check its URL, and that its user may SELECT; or name "
+                "the others with --shard"
             ) from error
         finally:
             self.is_asked = False
@@ -232,7 +235,7 @@ class ShardIds:
         """Why the sequence's ids on the shards are unknown, as lines of a plan; empty if they are known."""
         what = f"NOT KNOWN: the ids of {sequence!r} on the shards"
         if not self._shards:
-            return [f"{what}, as no shard was read; name the application's databases with --shard"]
+            return [f"{what}, as no shard was read; {NO_SHARDS}"]
         if not self.knows(sequence):
             return [f"{what}; name the column with --column TABLE.COLUMN={sequence}"]
         return []
@@ -243,24 +246,13 @@ def _parts(where: TicketColumn) -> tuple[Any, Any]:
     return ids, table(where.table, ids)
 
 
-def open_shards(urls: Iterable[str]) -> list[Shard]:
-    """The shards of these URLs. Connects to nothing.
-
-    Raises:
-        TicketArgumentError: there are none, or a URL is invalid.
-    """
-    found = [Shard(url) for url in urls]
-    if not found:
-        raise TicketArgumentError("name the application's databases: --shard URL --shard URL")
-    return found
-
-
 def columns_of(
     shards: Sequence[Shard],
     sequences: Iterable[str],
     *,
     named: Sequence[str] = (),
     models: str | None = None,
+    are_needed: bool = True,
 ) -> list[TicketColumn]:
     """The columns that hold tickets.
 
@@ -270,9 +262,10 @@ def columns_of(
         named: such as ``photos.id`` or ``albums.cover_id=photos``.
         models: ``module:attribute`` of a MetaData or of a declarative base. If neither is given, a sequence's column
             is the primary key of the table with its name.
+        are_needed: whether there must be any.
 
     Raises:
-        TicketArgumentError: there are none, or a column is on no shard.
+        TicketArgumentError: there are none although they are needed, or a column is on no shard.
     """
     found = [_named(text) for text in named]
     if models:
@@ -280,14 +273,14 @@ def columns_of(
     if not found:
         keys = {name: key for shard in shards for name, key in shard.keys().items()}
         found = [TicketColumn(s, keys[s], s) for s in sorted(sequences) if s in keys]
-    if not found:
+    if not found and are_needed:
         raise TicketArgumentError(
             "no column that holds tickets is known: name it with --column photos.id or --models app:Base"
         )
     for where in found:
         if all(shard.column(where) is None for shard in shards):
             raise TicketArgumentError(
-                f"no shard has a column {where}: check its spelling, and the --shard options"
+                f"no shard has a column {where}: check its spelling, and the shards"
             )
     return found
 

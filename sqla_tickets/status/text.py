@@ -56,7 +56,9 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
-    has_unfit = any(s.state in ("unfit", "growing") for s in statuses)  # clients configured otherwise may draw
+    has_unfit = any(
+        s.state in ("unfit", "growing") for s in statuses
+    )  # clients configured otherwise may draw
     if not wanted and not ill:
         ids = "There are no sequences: create one, or name a foreign table."
         if statuses:

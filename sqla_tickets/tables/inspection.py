@@ -153,7 +153,10 @@ def _largest(type_: str, metadata: TableMetadata | None) -> int:
 def _numbered_otherwise(
     context: StatementContext, name: str, layout: LayoutName, stride: int, found: str
 ) -> TicketTableError:
-    kind, advice = "table", "Are the pool's servers in a different order, or was its stride changed?"
+    kind, advice = (
+        "table",
+        "Are the pool's servers in a different order, or was its stride changed?",
+    )
     if stride > context.stride and stride % context.stride == 0:
         advice = (
             f"This pool's stride is {context.stride} and the table's {stride}, because the pool has grown: give this "

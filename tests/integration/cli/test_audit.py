@@ -20,7 +20,7 @@ from sqlalchemy import URL
 from sqla_tickets import TicketPool
 from sqla_tickets.cli import shards as shards_
 from sqla_tickets.cli.audit import audit
-from sqla_tickets.cli.shards import Shard, TicketColumn, open_shards
+from sqla_tickets.cli.shards import Shard, TicketColumn
 from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, run
 from tests.support.servers import ServerFixtures
@@ -71,7 +71,7 @@ class Site:
                 "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY, title VARCHAR(9))",
                 f"INSERT INTO photos {source}",
             )
-        self.shards = open_shards([url.render_as_string(False) for url in self.urls])
+        self.shards = [Shard(url.render_as_string(False)) for url in self.urls]
 
     def insert(self, shard: int, number: int) -> None:
         run(self.urls[shard], f"INSERT INTO photos VALUES ({number}, 'planted')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -109,6 +110,60 @@ def test_it_reads_the_environment(
 ) -> None:
     monkeypatch.setenv("SQLA_TICKETS_SERVERS", "sqlite:///a.db sqlite:///b.db")
     assert ask(command, "--json").code == 0
+
+
+#: The commands that read the application's databases, with what they need besides.
+READING_SHARDS = {
+    "audit": [],
+    "grow": ["--add", "sqlite:///c.db", "--to-stride", "4", "--dry-run"],
+    "raise": ["--dry-run"],
+    "restore": ["--dry-run"],
+    "retire": ["--dry-run"],
+}
+
+
+def test_every_command_that_reads_shards_is_here() -> None:
+    found = {n for n, c in cli.commands.items() if "shards" in {p.name for p in c.params}}
+    assert found == READING_SHARDS.keys() | {"init"}
+
+
+@pytest.mark.parametrize("command", READING_SHARDS)
+@pytest.mark.parametrize("file", FILES)
+def test_shards_are_those_of_the_configuration(
+    command: str, file: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless an option or a variable names them, and said unless the option does."""
+    shard, arguments = f"sqlite:///{project}/shard.db", [command, *READING_SHARDS[command]]
+    value = "sqlite:///${WHERE}/shard.db"
+    line = f"shards = {value}" if file.endswith("ini") else f"shards = ['{value}']"
+    (project / file).write_text(FILES[file].replace("]\n", f"]\n{line}\n", 1))
+    done = run_cli(*arguments)
+    assert done.code == 0, done.text
+    assert re.match(rf"Shards of \S*{re.escape(file)}: {shard}\n", done.text)
+    assert done.text.count(shard) > (command != "audit")
+    result = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert "Shards of" in result.stderr
+    assert isinstance(json.loads(result.stdout), dict)
+    named = run_cli(*arguments, "--shard", "sqlite:///shard.db")
+    assert (named.code, "Shards of" in named.text) == (0, False)
+    monkeypatch.setenv("SQLA_TICKETS_SHARDS", "sqlite:///shard.db")
+    assert "Shards of SQLA_TICKETS_SHARDS: sqlite:///" in run_cli(*arguments).text
+    monkeypatch.delenv("SQLA_TICKETS_SHARDS")
+    servers = ["--server", "sqlite:///a.db", "--server", "sqlite:///b.db"]
+    assert "Shards of" not in run_cli(*arguments, *servers).text, "they replace the file"
+
+
+def test_shards_of_the_configuration_may_lack_the_column(project: Path) -> None:
+    """As without shards; those of an option must have it."""
+    line = f"shards = sqlite:///{project}/other.db\n"
+    (project / "alembic.ini").write_text(FILES["alembic.ini"].replace("]\n", f"]\n{line}", 1))
+    done = run_cli("restore", "photos", "--dry-run")
+    assert done.code == 0, done.text
+    assert "NOT KNOWN: the ids of 'photos' on the shards; name the column with" in done.text
+    for command in (["restore", "photos", "--shard", "sqlite:///other.db"], ["raise"], ["audit"]):
+        refused = run_cli(*command)
+        assert (refused.code, "no column that holds tickets" in refused.text) == (FAILED, True)
+    assert run_cli("raise", "photos", "--above", 900).code == 0
 
 
 @pytest.mark.parametrize("command", ASKING)
