@@ -1,18 +1,20 @@
-"""A reminder that autogenerate compares no ticket tables, if ticket servers are configured but the plugin is not listed.
+"""Reminders of what a run of autogenerate leaves out: ticket tables, or shards.
 
-Alembic runs a plugin's comparators only if ``env.py`` lists the plugin. This one is a separate plugin, listed by
+Ticket tables are left out if ticket servers are configured but the plugin is not listed, shards if the configuration
+has several but ``env.py`` has no loop over them. Alembic runs a plugin's comparators only if ``env.py`` lists the plugin. This one is a separate plugin, listed by
 default, so that an application does not learn of its missing ticket tables from its first insert.
 """
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alembic.operations.ops import UpgradeOps
 from alembic.util import CommandError, PriorityDispatchResult
 
-from .configuration import find_pools
+from .configuration import find_pools, shards_of
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.autogenerate.api import AutogenContext
@@ -28,8 +30,9 @@ NAMES = {"sqla_tickets", "~sqla_tickets", "*"}
 
 
 def remind(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatchResult:
-    """Warn if ticket servers are configured, and ``autogenerate_plugins`` neither has the plugin nor excludes it."""
+    """Warn of shards, and of ticket tables if ``autogenerate_plugins`` neither has the plugin nor excludes it."""
     made = context.migration_context
+    _remind_of_shards(made)
     plugins: list[str] = made.opts.get("autogenerate_plugins") or ALEMBIC_S_OWN
     if NAMES.isdisjoint(plugins) and _has_servers(made):
         where = made.script.env_py_location if made.script is not None else "env.py"
@@ -42,6 +45,25 @@ def remind(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispatch
             [*plugins, "sqla_tickets"],
         )
     return PriorityDispatchResult.CONTINUE
+
+
+def _remind_of_shards(context: MigrationContext) -> None:
+    """Warn if the configuration has several shards, and ``env.py`` does not mention them."""
+    try:
+        shards = shards_of(context)
+    except CommandError:
+        return  # what reads them raises
+    if len(shards) < 2 or context.script is None or context.connection is None:
+        return
+    env = Path(context.script.env_py_location)
+    if "shards" not in env.read_text(encoding="utf-8"):
+        log.warning(
+            "only %s is migrated and compared: the configuration has %d shards, and %s does not mention them. Give it "
+            "the loop that `sqla-tickets init` writes, or the word shards in a comment to silence this warning",
+            context.connection.engine.url,
+            len(shards),
+            env,
+        )
 
 
 def _has_servers(context: MigrationContext) -> bool:

@@ -107,7 +107,8 @@ def changes(
     found.edit(file, text)
     scripts = _scripts(file)
     env = Path(scripts.env_py_location)
-    found.edit(env, _with_everything(read(env), env, found, models, is_sharded=len(shards) > 1))
+    is_sharded = file.suffix != ".toml" and bool(re.search(r"^shards *=", text, re.MULTILINE))
+    found.edit(env, _with_everything(read(env), env, found, models, is_sharded=is_sharded))
     mako = Path(scripts.dir) / "script.py.mako"
     if mako.is_file():
         typed = re.sub(
@@ -118,7 +119,7 @@ def changes(
         )
         found.edit(mako, typed)
     unset = re.findall(rf"^(\S+) *= *{_UNSET}", text, re.MULTILINE)
-    if re.search(r"^shards *=", text, re.MULTILINE):
+    if is_sharded:
         unset = [key for key in unset if key != "sqlalchemy.url"]
     if unset:
         found.left.append(f"in {file}, set {' and '.join(unset)} to the URLs of your databases")

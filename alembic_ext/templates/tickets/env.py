@@ -1,5 +1,6 @@
 """Runs the migrations of one database, or of one shard after another."""
 
+import logging
 import os
 from logging.config import fileConfig
 
@@ -55,6 +56,7 @@ def run_migrations_online() -> None:
             prefix="sqlalchemy.",
             poolclass=pool.NullPool,
         )
+        logging.getLogger("alembic.env").info("Database %s", engine.url)
 
         with engine.connect() as connection:
             context.configure(

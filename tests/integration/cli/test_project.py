@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 import sys
@@ -93,6 +94,32 @@ def test_a_shard_that_differs_is_found(
 
 
 @pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("template", ["generic", str(TEMPLATE)])
+def test_shards_that_are_left_out_are_said(
+    ticket_urls: list[URL], folder: Path, template: str
+) -> None:
+    """By `alembic check`; with the loop, each command names all databases."""
+    project = Project(folder, template)
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    run_cli("init", *sqlite_options(ticket_urls, files[:1]))
+    migrate(project)
+    ini = folder / "alembic.ini"
+    shards = " ".join(f"sqlite:///{file}" for file in files)
+    ini.write_text(with_option(ini.read_text(), "shards", [shards]))
+    warning = f"only sqlite:///{files[0]} is migrated and compared: the configuration has 2 shards"
+    if template == "generic":
+        assert warning in project.run("check")
+        return
+    done = [project.run("upgrade", "head"), project.run("check")]
+    for text in done:
+        assert warning not in text
+        assert text.count(f"Database sqlite:///{files[0]}") == 1
+        assert text.count(f"Database sqlite:///{files[1]}") == 1
+    reached = project.run("current", "-v")
+    assert re.findall(r"Current revision.*for (\S+):", reached) == shards.split()
+
+
+@pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize("template", ["pyproject", "async", "multidb"])
 def test_other_templates_get_the_plugin(folder: Path, template: str) -> None:
     (folder / "pyproject.toml").write_text("")
@@ -122,6 +149,7 @@ def test_what_is_left_is_named(folder: Path) -> None:
     project.replace(project.env, ("context.configure(", "migrations.configure("))
     done = run_cli("init", *SERVERS, "--shard", "sqlite:///a", "--shard", "sqlite:///b")
     assert done.code == FOUND
+    assert "run the migrations on each shard" in run_cli("init").text, "the file has the shards"
     for said in (
         f"Do: in {project.env}, run the migrations on each shard: copy the functions of {TEMPLATE / 'env.py'}.",
         f"Do: in {project.env}, give context.configure() {PLUGINS}.",
