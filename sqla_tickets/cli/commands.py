@@ -35,6 +35,7 @@ from . import doctor as doctor_
 from . import output, plans, project
 from .config import PoolOptions, find_pool
 from .execution import execute
+from .inspection import joined_above
 from .options import (
     ABOVE,
     COUNT,
@@ -236,6 +237,7 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
     """Audit one column, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
     ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
     first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
+    joined = joined_above(pool, column.sequence)
     stderr = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -247,7 +249,9 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
         transient=True,
         disable=not stderr.is_terminal,
     ) as bar:
-        task = bar.add_task(str(column), total=last - first + 1, rows=0)
+        # the numbers of a growth's gap are not used: they would count as read in a moment
+        total = None if first <= joined < last else last - first + 1
+        task = bar.add_task(str(column), total=total, rows=0)
 
         def show(rows: int, seen: int) -> None:
             bar.update(task, completed=seen - first + 1, rows=rows)

@@ -139,6 +139,11 @@ def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | No
     return found
 
 
+def joined_above(pool: TicketPool, sequence: str) -> int:
+    """The number above which the servers of a growth began; 0 if unknown."""
+    return pool._marks.of(sequence).read_joined()
+
+
 def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
     """The number of horizons that cannot be true, and the latest of them; none without a table."""
     try:

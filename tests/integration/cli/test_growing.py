@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import permutations
@@ -634,6 +637,34 @@ def test_servers_begin_above_what_the_shards_hold(
     retired = run_cli(*retire, *shards)
     assert retired.code == 0, retired.text
     assert min(i for server in old.servers for i in server.draw("photos", 3)[0]) > further
+
+
+@SQLITE
+def test_audit_across_a_growth_tells_no_time_left(
+    urls: list[URL], open_pool: OpenPool, tmp_path: Path
+) -> None:
+    """The numbers of the gap are not read one by one."""
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+    resize.begin(old, open_pool(urls, 4), "photos")
+    resize.finish(open_pool(urls, 4), "photos")
+    command = [sys.executable, "-m", "sqla_tickets.cli", "audit", *options(urls)]
+    for server, is_told in ((0, True), (2, False)):
+        for ticket in (
+            i for _ in range(2) for i in open_pool(urls, 4).servers[server].draw("photos", 3)[0]
+        ):
+            run(shard, f"INSERT INTO photos VALUES ({ticket})")
+        done = subprocess.run(
+            [*command, "--shard", shard.render_as_string(False)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
+        )
+        assert done.returncode == 0, done.stdout
+        assert "ids" in done.stderr
+        assert ("100%" in done.stderr, "0:00:0" in done.stderr) == (is_told, is_told)
 
 
 @SQLITE
