@@ -85,6 +85,7 @@ Code = Literal[
     "cached-statistics",
     "impossible-mark",
     "impossible-horizon",
+    "unconfirmed-growth",
 ]
 
 
@@ -366,6 +367,21 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who can "
             f"write that table.",
         )
+    for name, above in server.larger_joined.items():
+        if above and any(other.larger_joined[name] not in (above, None) for other in pool.servers):
+            yield Finding(
+                code="unconfirmed-growth",
+                severity="stops",
+                sequence=name,
+                variable=f"marks of {name}",
+                value=f"servers with a larger stride joined above {above}",
+                why="Draws end there, but another server does not show the same.",
+                fix=(
+                    "If `sqla-tickets grow --add` was interrupted, run it again. If the pool has not grown: DELETE FROM"
+                    f" {MARKS} WHERE sequence = '{name}' AND stride > {pool.pool.stride} AND mark = {above}; then "
+                    "change the passwords of all users who can write that table."
+                ),
+            )
     count, latest = server.far_horizons
     if count:
         lease = int(NodeLeases(pool.pool).duration * 1_000_000)

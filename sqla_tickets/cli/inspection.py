@@ -49,6 +49,7 @@ class ServerInspection:
         tables: the tables, by sequence.
         statuses: the statuses of the tables, by sequence.
         refuted: a high-water mark on it that cannot be true, by sequence.
+        larger_joined: where servers with a larger stride joined, by sequence: 0 if none has, None if unknown.
         far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
         node_fault: why it leases no node numbers although it has their table.
         error: why it did not answer, or was not asked.
@@ -67,6 +68,7 @@ class ServerInspection:
     tables: dict[str, TableInspection] = field(default_factory=dict[str, TableInspection])
     statuses: dict[str, TableStatus] = field(default_factory=dict[str, TableStatus])
     refuted: dict[str, str] = field(default_factory=dict[str, str])
+    larger_joined: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
     far_horizons: tuple[int, int] = (0, 0)
     node_fault: TicketError | None = None
     error: str | None = None
@@ -112,7 +114,9 @@ def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspect
                 state = _state(server, name)
                 inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
         refuted = dict(pool._marks.of(name).refuted()) if answered else {}
+        joined = pool._marks.of(name).larger_joined() if answered else {}
         for server, inspection in found.items():
+            inspection.larger_joined[name] = joined.get(server)
             if server in refuted:
                 inspection.refuted[name] = refuted[server]
     for server, inspection in found.items():

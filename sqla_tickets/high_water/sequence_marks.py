@@ -130,6 +130,17 @@ class SequenceMarks:
         kept = [peer.store.kept(self._name) or {} for peer in self._peers]
         return min((marks[JOINED] for marks in kept if JOINED in marks), default=0)
 
+    def larger_joined(self) -> dict[ServerAccess, int | None]:
+        """Where servers with a larger stride joined, as each server shows it: 0 if none has, None if unknown."""
+        found: dict[ServerAccess, int | None] = {}
+        for peer in self._peers:
+            is_up = peer.server.breaker.is_closed
+            answer = peer.store.read([self._name], patient=True) if is_up else None
+            marks = answer[1] if answer else []
+            larger = [m.number for m in marks if m.offset == JOINED and m.stride > self._stride]
+            found[peer.server] = min(larger, default=0) if answer else None
+        return found
+
     def write_joined(self, number: int) -> None:
         """Record the number above which joined servers begin, for the command that finishes the growth."""
         for peer in self._peers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,13 @@ from sqla_tickets import (
     TicketError,
     TicketIntegrityError,
     TicketPool,
+    TicketsExhausted,
     TicketTableError,
 )
 from sqla_tickets.cli.doctor import Code, Finding, examine
 from sqla_tickets.dialects import class_of
 from sqla_tickets.high_water.statements import MARKS
-from sqla_tickets.maintenance import tombstones
+from sqla_tickets.maintenance import resize, tombstones
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting, until
 from tests.support.servers import USER, MySQLLike, PostgreSQL, ServerFixtures
@@ -97,6 +99,32 @@ def test_doctor_finds_a_mark_that_cannot_be_true(pair: Pair) -> None:
     assert "cannot be true" in done.text
     run(pair.urls[0], finding.fix.partition(";")[0])
     assert pair.findings == []
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+def test_doctor_finds_a_growth_that_one_server_shows(
+    ticket_kind: str, servers: ServerFixtures, open_pool: OpenPool, tmp_path: Path
+) -> None:
+    """A forged row ends all draws; a growth that every server shows is no finding."""
+    urls = [URL.create("sqlite", database=f"{tmp_path}/{n}.db") for n in range(4)]
+    if ticket_kind != "sqlite":
+        urls = [servers.fresh_database(servers.shared(ticket_kind, n % 2)) for n in range(4)]
+    pool = open_pool(urls[:2])
+    pool.create_table("photos")
+    run(urls[0], f"INSERT INTO {MARKS} VALUES ('photos', 4, 0, 0, 1)")
+    drawing = open_pool(urls[:2])
+    with pytest.raises(TicketsExhausted, match="stride=4"):
+        until(
+            lambda: drawing.next_id("photos") < 0
+        )  # one of the servers may issue some before it knows
+    (finding,) = [f for f in examine(pool) if f.check == "forged_rows"]
+    assert (finding.code, finding.severity) == ("unconfirmed-growth", "stops")
+    assert finding.server == str(pool.servers[0])
+    (statement,) = re.findall(r"DELETE FROM [^;]*", finding.fix)
+    run(urls[0], statement)
+    assert open_pool(urls[:2]).next_id("photos") > 0
+    resize.begin(pool, open_pool(urls, 4), "photos")
+    assert [f for f in examine(open_pool(urls[:2])) if f.check == "forged_rows"] == []
 
 
 @MARIADB
