@@ -56,6 +56,7 @@ class Report:
     Attributes:
         column: ``table.column``.
         sequence: whose tickets it holds.
+        above: only larger ids were read; None for all ids.
         rows: how many ids were read.
         seconds: how long the scan took.
         largest: the largest id.
@@ -67,6 +68,7 @@ class Report:
 
     column: str
     sequence: str
+    above: int | None = None
     rows: int = 0
     seconds: float = 0.0
     largest: int | None = None
@@ -91,17 +93,18 @@ def audit(
     shards: Sequence[Shard],
     column: TicketColumn,
     progress: Progress = lambda rows, last: None,
+    above: int | None = None,
 ) -> Report:
-    """Read every id of a column on all shards in bounded memory, and change nothing.
+    """Read every id of a column on all shards, or those above a number, in bounded memory, and change nothing.
 
     It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
     """
-    report = Report(str(column), column.sequence)
+    report = Report(str(column), column.sequence, above)
     begin = time.monotonic()
     there = [shard for shard in shards if shard.column(column) is not None]
     report.without = [str(shard) for shard in shards if shard not in there]
     scan = _Scan(pool.stride, lambda ids: _twice(ids, there, column))
-    for parts in merged([shard.pages(column) for shard in there]):
+    for parts in merged([shard.pages(column, above) for shard in there]):
         scan.take(parts)
         progress(scan.rows, scan.largest or 0)
     report.rows, report.largest = scan.rows, scan.largest
@@ -215,9 +218,14 @@ def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> I
             fix=(
                 f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
                 "deleted, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
-                f"new id: sqla-tickets next {column.sequence}."
+                f"new id: sqla-tickets next {column.sequence}{_as_many(len(still) + scan.more_repeats)}. Ids that "
+                "were equal before a take-over may stay: audit the later ids, --above NUMBER."
             ),
         )
+
+
+def _as_many(count: int) -> str:
+    return f" -n {count}" if count > 1 else ""
 
 
 def _not_compared(

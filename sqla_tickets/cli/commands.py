@@ -203,6 +203,12 @@ def ids_on_shards(
 
 
 @cli.command(short_help="Read all ids on the shards and find duplicates.")
+@click.option(
+    "--above",
+    type=ABOVE,
+    metavar="NUMBER",
+    help="Read only ids above this number, such as those after a take-over.",
+)
 @shard_options
 @pool_options
 def audit(
@@ -211,6 +217,7 @@ def audit(
     shards: tuple[str, ...],
     columns: tuple[str, ...],
     models: str | None,
+    above: int | None,
 ) -> None:
     """Read every id on all shards, and find duplicates and ids that no ticket server issued.
 
@@ -223,7 +230,7 @@ def audit(
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
             where = columns_of(opened, names, named=columns, models=models)
-        found = [_audited(pool, opened, column) for column in where]
+        found = [_audited(pool, opened, column, above) for column in where]
     if not (columns or models):
         found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
     if as_json:
@@ -233,10 +240,13 @@ def audit(
     exit_with(not any(report.anomalies for report in found))
 
 
-def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> audit_.Report:
+def _audited(
+    pool: TicketPool, shards: list[Shard], column: TicketColumn, above: int | None
+) -> audit_.Report:
     """Audit one column, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
     ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
     first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
+    first = first if above is None else max(first, above + 1)
     joined = joined_above(pool, column.sequence)
     stderr = Console(stderr=True)
     with Progress(
@@ -250,13 +260,13 @@ def _audited(pool: TicketPool, shards: list[Shard], column: TicketColumn) -> aud
         disable=not stderr.is_terminal,
     ) as bar:
         # the numbers of a growth's gap are not used: they would count as read in a moment
-        total = None if first <= joined < last else last - first + 1
+        total = None if first <= joined < last else max(last - first + 1, 1)
         task = bar.add_task(str(column), total=total, rows=0)
 
         def show(rows: int, seen: int) -> None:
             bar.update(task, completed=seen - first + 1, rows=rows)
 
-        return audit_.audit(pool, shards, column, show)
+        return audit_.audit(pool, shards, column, show, above)
 
 
 # -- commands that change something

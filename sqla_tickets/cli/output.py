@@ -261,7 +261,7 @@ def _list(found: Iterable[Problem]) -> Table:
     return table
 
 
-_NO_ANOMALY: Final = "No duplicate ids; all ids were issued by ticket servers."
+_NO_ANOMALY: Final = "No duplicate ids; no id is above the tickets."
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
@@ -272,7 +272,7 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
     if well:
         table = table_of(["column", "ids on the shards", "the largest"], whole=("column",))
         for r in well:
-            table.add_row(r.column, f"{r.rows:,}", whole(r.largest))
+            table.add_row(_read(r), f"{r.rows:,}", whole(r.largest))
         of_servers = [_anomaly(a, r) for r in well for a in r.anomalies]
         found = "No duplicate ids." if of_servers else _NO_ANOMALY
         parts += [table, Text(f"{found}\n", "green"), _list(of_servers)]
@@ -282,9 +282,13 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
     return Group(*parts)
 
 
+def _read(r: Report) -> str:
+    return r.column if r.above is None else f"{r.column} above {r.above:,}"
+
+
 def _column(r: Report) -> Iterator[RenderableType]:
     """What an audit has found in one column."""
-    title = f"{r.column}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
+    title = f"{_read(r)}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
     table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
     for offset in sorted({*r.residues, *r.high_waters}):
         n = r.residues.get(offset, 0)

@@ -218,6 +218,21 @@ def test_many_duplicates_are_counted(site: Site) -> None:
     (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
     assert (anomaly.kind, anomaly.count, len(anomaly.ids)) == ("duplicate", 250, 100)
     assert anomaly.shards == [str(site.shards[n]) for n in (0, 1)]
+    assert "sqla-tickets next photos -n 250." in anomaly.fix
+
+
+@pytest.mark.app_databases("sqlite")
+def test_ids_below_the_number_are_not_read(site: Site) -> None:
+    """Ids that were equal before a take-over fail no later audit."""
+    site.insert(0, twice := site.first + 1)
+    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    assert "sqla-tickets next photos. " in anomaly.fix
+    done = run_cli(*site.arguments, "--above", twice)
+    assert done.code == 0, done.text
+    assert f"photos.id above {twice}: {ROWS - 2:,} ids" in done.text
+    assert run_cli(*site.arguments, "--above", twice - 1).code == 1
+    (report,) = run_cli(*site.arguments, "--above", 10**12, "--json").json["audit"]
+    assert (report["above"], report["rows"], report["anomalies"]) == (10**12, 0, [])
 
 
 @pytest.mark.app_databases("sqlite")
