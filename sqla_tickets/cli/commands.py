@@ -713,11 +713,14 @@ def init(
             click.echo("Nothing was changed.")
             exit_with(dry_run)
         found.write()
+        click.echo(f"Written: {', '.join(path.name for path in found.files)}.")
     else:
         click.echo("Nothing needs to be changed.")
-    for step in found.left:
-        click.echo(f"Do: {step}.")
-    if not found.left:
+    if found.left:
+        click.echo("Still to do:")
+        for step in found.left:
+            click.echo(output.item(step))
+    else:
         click.echo("Next: alembic revision --autogenerate, then alembic upgrade head.")
     exit_with(not found.left)
 

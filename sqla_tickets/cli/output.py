@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -71,6 +72,16 @@ def _plain(value: object) -> object:
     if isinstance(value, (dt.date, dt.datetime)):
         return value.isoformat()
     return str(value)
+
+
+def item(text: str) -> str:
+    """An item of a list, in lines of 80 columns; a word that is longer, such as a path, stays whole."""
+    lines = [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, 78, break_long_words=False, break_on_hyphens=False)
+    ]
+    return "- " + "\n  ".join(lines)
 
 
 def table_of(

@@ -38,7 +38,7 @@ class Changes:
 
     Attributes:
         files: each file's text before and after, by path.
-        left: what must be done by hand.
+        left: what must be done by hand; a line with a path or with code is not wrapped.
     """
 
     files: dict[Path, tuple[str, str]] = field(default_factory=dict[Path, tuple[str, str]])
@@ -122,7 +122,7 @@ def changes(
     if is_sharded:
         unset = [key for key in unset if key != "sqlalchemy.url"]
     if unset:
-        found.left.append(f"in {file}, set {' and '.join(unset)} to the URLs of your databases")
+        found.left.append(f"In {file}, set {' and '.join(unset)} to the URLs of your databases.")
     return found
 
 
@@ -190,22 +190,62 @@ def _with_everything(
 ) -> str:
     """The text of ``env.py`` with the plugin, the models and the loop over shards."""
     if is_sharded and not re.search(r"get_main_option\(\s*['\"]shards['\"]", text):
-        if text in _unedited():
-            text = read(TEMPLATE / "env.py")
-        else:
+        sharded = with_loop(text)
+        if sharded is None:
             found.left.append(
-                f"in {env}, run the migrations on each shard: copy the functions of {TEMPLATE / 'env.py'}"
+                f"In {env}, run the migrations on each shard: replace the functions by those of\n"
+                f"{TEMPLATE / 'env.py'}\n"
+                "and add its imports. Keep your target_metadata. Then `alembic current -v` names each shard."
             )
+        text = sharded or text
     text = with_plugin(text)
     if f'"{PLUGIN}"' not in text and f"'{PLUGIN}'" not in text:
-        found.left.append(f"in {env}, give context.configure() {PLUGINS}")
+        found.left.append(f"In {env}, give context.configure() the argument\n{PLUGINS}")
     unset = re.compile(r"^target_metadata = None$", re.MULTILINE)
     if unset.search(text):
         if models is None:
-            found.left.append(f"in {env}, set target_metadata to the MetaData of your models")
+            found.left.append(f"In {env}, set target_metadata to the MetaData of your models.")
         else:
             text = unset.sub(_import_of(models), text, count=1)
     return text
+
+
+def with_loop(text: str) -> str | None:
+    """The text of ``env.py`` with the loop over shards; None if its functions are not those of ``alembic init``."""
+    text = with_plugin(text)
+    functions, ours = _functions(text), _functions(read(TEMPLATE / "env.py"))
+    generated = [_functions(with_plugin(unedited)).items() for unedited in _unedited()]
+    if not any(each <= functions.items() for each in generated):
+        return None
+    ours["run_migrations_offline"] = (
+        f"{ours.pop('databases')}\n\n\n{ours['run_migrations_offline']}"
+    )
+    for name, function in ours.items():
+        text = text.replace(functions[name], function)
+    lines = text.splitlines(keepends=True)
+    lines[_first_import(text) : _first_import(text)] = [
+        f"import {name}\n" for name in ("logging", "os") if f"import {name}\n" not in lines
+    ]
+    return "".join(lines)
+
+
+def _first_import(text: str) -> int:
+    """The index of the line with the first import, but for ``__future__``."""
+    return next(
+        node.lineno - 1
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Import)
+        or (isinstance(node, ast.ImportFrom) and node.module != "__future__")
+    )
+
+
+def _functions(text: str) -> dict[str, str]:
+    """The source of each function of a module."""
+    return {
+        node.name: ast.get_source_segment(text, node) or ""
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
 
 
 def _unedited() -> Iterator[str]:

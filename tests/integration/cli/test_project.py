@@ -120,6 +120,38 @@ def test_shards_that_are_left_out_are_said(
 
 
 @pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("copied", [False, True])
+def test_an_env_that_names_its_models_gets_the_loop(
+    ticket_urls: list[URL], folder: Path, copied: bool
+) -> None:
+    """Written by `init`, or copied as `init` says where the functions are edited."""
+    project = Project(folder)
+    models = '"""The models\nimport Base"""\nfrom __future__ import annotations\n\nfrom app import Base\n'
+    project.replace(
+        project.env, ("target_metadata = None", "metadata = target_metadata = Base.metadata")
+    )
+    project.env.write_text(f"{models}{project.env.read_text()}")
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    options = sqlite_options(ticket_urls, files)
+    if copied:
+        project.replace(project.env, ("with connectable", "with  connectable"))
+        assert run_cli("init", *options).code == FOUND
+        theirs = TEMPLATE.joinpath("env.py").read_text()
+        imports = theirs[theirs.index("import ") : theirs.index("# this is")]
+        functions = theirs[theirs.index("def databases") : theirs.index("if context.is_offline")]
+        text = project.env.read_text().replace("from app", f"{imports}from app")
+        own = text[text.index("def run_migrations_off") : text.index("if context.is_offline")]
+        project.env.write_text(text.replace(own, functions))
+    done = run_cli("init", *options)
+    assert done.code == 0, done.text
+    migrate(project)
+    assert_shards_have_photos(files)
+    assert "Nothing needs to be changed." in run_cli("init", *options).text
+    reached = project.run("current", "-v")
+    assert len(re.findall(r"Current revision.*for (\S+):", reached)) == 2
+
+
+@pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize("template", ["pyproject", "async", "multidb"])
 def test_other_templates_get_the_plugin(folder: Path, template: str) -> None:
     (folder / "pyproject.toml").write_text("")
@@ -149,14 +181,21 @@ def test_what_is_left_is_named(folder: Path) -> None:
     project.replace(project.env, ("context.configure(", "migrations.configure("))
     done = run_cli("init", *SERVERS, "--shard", "sqlite:///a", "--shard", "sqlite:///b")
     assert done.code == FOUND
-    assert "run the migrations on each shard" in run_cli("init").text, "the file has the shards"
-    for said in (
-        f"Do: in {project.env}, run the migrations on each shard: copy the functions of {TEMPLATE / 'env.py'}.",
-        f"Do: in {project.env}, give context.configure() {PLUGINS}.",
-        f"Do: in {project.env}, set target_metadata to the MetaData of your models.",
-    ):
-        assert said in done.text
-    assert "sqlalchemy.url" not in done.text.rpartition("Do:")[2]
+    assert "the migrations on each shard" in " ".join(run_cli("init").text.split()), "the file has the shards"
+    written, left = done.text.split("Still to do:\n")
+    assert written.endswith("\nWritten: alembic.ini, script.py.mako.\n")
+    assert f"\n  {PLUGINS}\n" in left
+    assert "sqlalchemy.url" not in left
+    paths = {str(project.env): "ENV", str(TEMPLATE / "env.py"): "TEMPLATE"}
+    for path, name in paths.items():
+        left = left.replace(path, name)
+    assert max(map(len, left.splitlines())) <= 80
+    assert " ".join(left.split()) == (
+        "- In ENV, run the migrations on each shard: replace the functions by those of TEMPLATE and"
+        " add its imports. Keep your target_metadata. Then `alembic current -v` names each shard."
+        f" - In ENV, give context.configure() the argument {PLUGINS}"
+        " - In ENV, set target_metadata to the MetaData of your models."
+    )
 
 
 @pytest.mark.parametrize(
