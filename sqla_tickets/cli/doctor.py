@@ -673,8 +673,8 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
                 "ALTER or a new table."
             ),
             fix=(
-                f"If applications draw as {_user(server)}, give migrations their own user, and this one only the "
-                "grants that `sqla-tickets grants draw` prints."
+                f"Nothing, if only migrations use {_user(server)}. If applications draw as this user, give migrations "
+                "their own, and this one only the grants that `sqla-tickets grants draw` prints."
             ),
         )
 

@@ -7,6 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import click
@@ -235,20 +236,24 @@ _MEANING: dict[Severity, str] = {
 
 
 def findings_table(findings: Sequence[Finding]) -> RenderableType:
-    """The output of ``sqla-tickets doctor``."""
+    """The output of ``sqla-tickets doctor``: the same advice about several servers comes once."""
     if not findings:
         return Text("No findings: the ticket servers are healthy.", "green")
+    servers: dict[Finding, list[str]] = {}
+    for finding in findings:
+        own = "" if finding.severity == "advice" else finding.server
+        servers.setdefault(replace(finding, server=own), []).append(finding.server)
     return _list(
         Problem(
             _MEANING[finding.severity],
             _LEVELS[finding.severity],
-            where=finding.server,
+            where=", ".join(found_on),
             what=f"{finding.variable} = {finding.value}",
             why=finding.why,
             fix=finding.fix,
             sequence=finding.sequence,
         )
-        for finding in findings
+        for finding, found_on in servers.items()
     )
 
 

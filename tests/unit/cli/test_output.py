@@ -245,6 +245,24 @@ def test_doctor_says_once_what_is_wrong_with_many_tables() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_doctor_gives_the_same_advice_about_servers_once() -> None:
+    shared = Finding(
+        server=SERVERS[0],
+        code="grants-dangerous",
+        severity="advice",
+        variable="grants on `tickets`.*",
+        value="ALTER, CREATE, DROP",
+        why="Only migrations need that.",
+        fix="Nothing, if only migrations use 'tickets'@'%'.",
+    )
+    other = replace(shared, value="DROP")
+    found = [shared, other, *(replace(shared, server=each) for each in SERVERS[1:])]
+    text = shown(findings_table(found), 200)
+    assert text.count("ALTER, CREATE, DROP") == 1
+    assert ", ".join(SERVERS) in text
+    assert text.count("Do: ") == 2
+
+
 def test_ids_of_thirteen_digits_are_whole_numbers() -> None:
     last = 10**12 + 1
     statuses = [record("photos", 1, last_ticket=last, lead=last - 3), record("photos", 2)]
