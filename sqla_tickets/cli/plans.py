@@ -419,6 +419,12 @@ def grow(
         for name in names
     }
     following = [f"give all clients the new configuration: {_configuration(new)}"]
+    if not widens:
+        following.insert(
+            0,
+            "append the new servers to ticket_servers in the configuration file, in the same order; sqla-tickets status "
+            f"then shows {len(new.servers)} servers",
+        )
     common: list[str] = []
     if widens:
         common.append(

@@ -578,7 +578,9 @@ def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: Ope
     ids = old.next_ids("photos", 9)
     grown = run_cli("grow", *options(urls[:2]), "--stride", 16, *joining(urls[2:]), "--json")
     assert grown.code == 0
-    assert not any("--finish" in line for line in grown.json["plan"])
+    assert not any("--finish" in line for line in [*grown.json["plan"], *grown.json["next"]])
+    assert grown.json["next"][0].startswith("append the new servers to ticket_servers")
+    assert grown.json["next"][1].endswith("4 servers in this order, stride 16")
     new = open_pool(urls, 16)
     ids += old.next_ids("photos", 9) + [i for _ in range(8) for i in new.next_ids("photos", 3)]
     assert_unique(ids)
