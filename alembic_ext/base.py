@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 from alembic import op as alembic_op
@@ -95,13 +96,21 @@ def operation(
 
 def render(context: AutogenContext, op: TicketOp) -> str:
     """An operation as a call in a migration file, without the arguments that have their default."""
-    context.imports.add("import alembic_ext")  # it makes `op` know the operations
+    if not _has_typed_op(context):
+        context.imports.add("import alembic_ext")  # it makes `op` know the operations
     arguments = [
         f"{field.name}={value!r}" if field.kw_only else repr(value)
         for field in sorted(fields(op), key=_position)
         if field.init and (value := getattr(op, field.name)) != field.default
     ]
     return f"{context.opts['alembic_module_prefix']}{op.function}({', '.join(arguments)})"
+
+
+def _has_typed_op(context: AutogenContext) -> bool:
+    """Whether the template of new migrations imports ``op`` from this package."""
+    of_run = context.migration_context and context.migration_context.environment_context
+    template = of_run and Path(of_run.script.dir, "script.py.mako")
+    return bool(template and template.is_file()) and "from alembic_ext import" in template.read_text()
 
 
 def _position(field: Field[Any]) -> tuple[bool, bool]:
