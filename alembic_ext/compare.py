@@ -138,7 +138,7 @@ def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTab
     ]
     if len(there) > 1:
         log.warning(
-            "%s draw from %r: make sure that it begins above the largest id of each",
+            "%s draw from %r: make sure that this sequence begins above the largest id of each column",
             ", ".join(map(str, there)),
             declared.name,
         )

@@ -333,7 +333,7 @@ class RaiseTicketTableOp(TicketTableOp):
 def raise_ticket_table(operations: Operations, op: RaiseTicketTableOp) -> None:
     """Raise the table in the sequence's present pool."""
     context = operations.migration_context
-    offline.refuse(context, op.name, "raised: where it stands is not known")
+    offline.refuse(context, op.name, "raised: its number is not known")
     with pools_of(context) as pools:
         where_it_is(pools, op, lambda pool, name: pool.raise_above(name, op.above))
 

@@ -1,9 +1,9 @@
 """Flickr's ticket servers for SQLAlchemy: integer keys that are unique across all your shards.
 
-A database server can issue the numbers of a sequence for all the others: a *ticket server*. Two of them, one
-with the odd numbers and one with the even ones, need not know of each other, and either may be down. A column
-declares a `TicketSequence`, a `TicketPool` lists the servers and serves a MetaData, and every insert gets its
-numbers, *tickets*, with one round trip per sequence::
+A *ticket server* is a database server that issues the ids of a sequence for all shards. Of two ticket servers, one
+issues odd numbers and the other even numbers. They need no connection to each other, and either may be down. A column
+declares a `TicketSequence`. A `TicketPool` lists the servers and serves a MetaData. Every insert then gets its ids,
+*tickets*, with one round trip per sequence::
 
     from sqlalchemy import BigInteger, create_engine
     from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column

@@ -141,7 +141,7 @@ class NodeIdsExhausted(TicketError):
 
 
 class ClockMovedBack(TicketError):
-    """This machine's clock is behind the ids that this process has made, by more than is waited for."""
+    """This machine's clock is further behind this process's ids than a generator waits."""
 
 
 class TicketWarning(UserWarning):

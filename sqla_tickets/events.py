@@ -87,7 +87,7 @@ class TicketEvents(event.Events[event.EventTarget]):
         """A draw continues on another server after this one failed."""
 
     def hedged(self, pool: str, sequence: str, server: Server, outcome: HedgeOutcome) -> None:
-        """A draw was hedged on another server, which answered first or did not."""
+        """An overdue draw was also sent to this server; ``outcome`` says whether it answered first."""
 
     def discarded(self, pool: str, sequence: str, tickets: int, reason: DiscardReason) -> None:
         """Drawn tickets were discarded.

@@ -79,14 +79,14 @@ class TicketPool(event.EventTarget):
         lock_wait: the longest wait for a lock on a ticket table, or of a draw in a queue, in seconds; 1 by default.
             MySQL and MariaDB round it up to whole seconds. A draw ends after servers x (timeout + lock_wait);
             `sqla_tickets.connect.timeouts` has the exceptions.
-        hedge: whether to send a slow draw to another server, too, and take the first answer. By default it does, if
+        hedge: whether to send a slow draw to another server, too, and take the first answer; by default True if
             there is another server.
         block_duration: seconds that a block should last, for sequences whose ``block`` has two bounds.
         block_max_age: seconds after which the rest of a block is dropped, which is a gap. ``float("inf")`` keeps it
             for as long as the process lives.
-        require_peer: whether this process refuses a table until another server of the pool has given the table's
-            high-water mark. Then a server that is restored while its peers are down repeats no ids, but a process
-            that starts while all peers are down gets none.
+        require_peer: whether this process refuses a table until another server of the pool has reported the
+            table's high-water mark. Then a server that is restored while its peers are down repeats no ids, but a
+            process that starts while all peers are down gets no ids.
 
     Attributes:
         info: a dictionary for extensions of the pool.
@@ -193,7 +193,7 @@ class TicketPool(event.EventTarget):
         SQLAlchemy's ``Session``.
 
         Raises:
-            TicketArgumentError: there is no MetaData, or an argument is something else. Then nothing is attached.
+            TicketArgumentError: there is no MetaData, or an argument is not a MetaData. Then nothing is attached.
         """
         for metadata in metadatas_of(self.name, metadatas):
             attached_sources(metadata)[self.name] = self

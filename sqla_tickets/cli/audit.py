@@ -83,7 +83,7 @@ def not_read(sequence: str) -> Report:
     anomaly = Anomaly(
         kind="not compared",
         why=f"No shard has a table {sequence!r} with a one-column key, so no ids were read.",
-        fix=f"Name the column, --column TABLE.COLUMN={sequence}, or the models, --models MODULE:NAME.",
+        fix=f"Name the column with --column TABLE.COLUMN={sequence}, or the models with --models MODULE:NAME.",
     )
     return Report(sequence, sequence, anomalies=[anomaly])
 

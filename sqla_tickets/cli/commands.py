@@ -116,8 +116,8 @@ def status(
 ) -> None:
     """Show every sequence on every server, and which process leases which node number.
 
-    Name SEQUENCES only for foreign tables, such as Flickr's own, which have no metadata and so are not listed
-    otherwise.
+    Name SEQUENCES only to show foreign tables, such as Flickr's own: they have no metadata, so the command does not
+    find them.
     """
     with pools.selected() as selected:
         out, servers = output.console(is_wide=wide), sum(len(pool.servers) for pool in selected)
@@ -221,7 +221,7 @@ def audit(
 ) -> None:
     """Read every id on all shards, and find duplicates and ids that no ticket server issued.
 
-    It changes nothing. Its memory does not grow with the rows.
+    Changes nothing. Memory use does not grow with the number of rows.
     """
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
@@ -453,7 +453,7 @@ def restore(
     """Raise a restored server above every ticket that it may have issued.
 
     It takes the largest of the peers' high-water marks, the servers' own numbers and the ids on every shard, and
-    adds a margin. Run it before clients reach the server; if they do already, run it now.
+    adds a margin. Run it before clients reach the server; if they already reach it, run it now.
     """
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
@@ -524,8 +524,8 @@ def grow(
     """Add ticket servers while clients draw.
 
     Run it with --add on the present configuration; the new servers begin above every id on the shards. If the stride
-    has no room, it grows: then give all clients the new configuration, and run the command with --finish on the new
-    configuration.
+    has no room, the command enlarges it: then give all clients the new configuration, and run the command with
+    --finish on that configuration.
     """
     if finish == bool(joining):
         raise click.UsageError("give either --add URL or --finish")

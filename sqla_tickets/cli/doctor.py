@@ -560,7 +560,7 @@ def node_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Fin
         severity="stops",
         variable=f"row -1 of {lease_table.NAME}",
         value="missing" if is_missing else "not this server's",
-        why=f"It {why}, so it leases none.",
+        why=f"It {why}, so it leases no node numbers.",
         fix="Call NodeLeases(pool).create_table(), which writes the row."
         if is_missing
         else "Check the addresses and the order of the servers, then compare the row with the other servers'.",

@@ -310,7 +310,7 @@ def _not_restored(server: TicketServer, error: TicketError) -> TicketError:
     if error.kind != ErrorKind.READ_ONLY.name.lower():
         return error
     return TicketError(
-        f"{server} takes no writes: let it take them under an address that no client has, and run this again with that"
+        f"{server} takes no writes: make it writable under an address that no client has, and run this again with that"
         " address"
     )
 
@@ -404,7 +404,7 @@ def grow(
     least = pool._marks.margin
     if widens and gap < least:
         raise TicketArgumentError(
-            f"--gap {gap} is too small: clients may draw as many numbers before they have read where the new servers "
+            f"--gap {gap} is too small: clients may draw that many numbers before they read where the new servers "
             f"begin. Give at least {least}"
         )
     for server in joining:
@@ -457,7 +457,7 @@ def _used_up(pool: TicketPool, new: TicketPool, name: str) -> Iterator[str]:
     if found is not None:
         yield (
             f"the old servers are at {found[0]}, and the new ones began above {found[1]}, so the gap is used up: "
-            f"raise {name!r} on every server above all numbers, and open a new gap; no client may draw meanwhile"
+            f"raise {name!r} on every server above all numbers, and open a new gap. Until then, no client may draw"
         )
 
 

@@ -260,7 +260,7 @@ class HighWaterStore:
         if kind in _HAS_NONE:
             if not self._keeps_none_until:
                 log.info(
-                    "%s keeps no marks of its peers (%s: %s): a process that starts cannot see from it that a peer "
+                    "%s keeps no marks of its peers (%s: %s): a new process cannot learn from it that a peer "
                     "was set back. Grant the ticket user CREATE for pool.create_table(), and SELECT, INSERT, "
                     "UPDATE and DELETE on the new table.",
                     self.server,

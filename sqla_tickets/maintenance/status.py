@@ -66,7 +66,7 @@ class TableStatus:
         up: whether the server has just answered about this table.
         is_read_only: whether it answers but takes no writes, so that nothing is drawn from it.
         last_ticket: the largest ticket that its table shows, of any client; None when not up.
-        lead: how far that is above the lowest server's; None when not up.
+        lead: how far ``last_ticket`` is above the lowest server's; None when not up.
         high_water_mark: the largest ticket that the server's peers know of; None if none reported a mark. If the last
             ticket is below it, the server was set back.
         largest: the largest ticket that the table's column can hold.
@@ -75,7 +75,7 @@ class TableStatus:
         rate: tickets a second of all clients together; None if it was not measured.
         buffered: how many tickets of the sequence this process has buffered, from any server.
         draws: how many draws of this process the table has answered.
-        errors: how many it has failed.
+        errors: how many draws of this process have failed on it.
         breaker: the state of the server's or the table's circuit breaker in this process, whichever is worse.
         error: why it is not up, or was not asked.
     """

@@ -54,15 +54,15 @@ def insert_from_select(
     """Insert the rows of a SELECT, with a ticket for each, in one statement, so that no row passes through this process.
 
     It counts the rows first, and reserves as many tickets. If rows appear in between, the statement fails, and is
-    sent again with more tickets, up to five times. Tickets that are not used are gaps. The tickets follow the ORDER
-    BY of the SELECT. Other defaults of the table are those of :meth:`insert().from_select()
-    <sqlalchemy.sql.expression.Insert.from_select>`: called once for all rows.
+    sent again with more tickets, up to five times. Unused tickets are gaps. The tickets follow the ORDER BY of the
+    SELECT. The table's other defaults behave as in :meth:`insert().from_select()
+    <sqlalchemy.sql.expression.Insert.from_select>`: each is called once for all rows.
 
     Args:
         connection: a connection, or a session, which is flushed first. With an async one, ``await
             session.run_sync(insert_from_select, ...)``.
         table: a table or a mapped class with at least one `TicketSequence` on a column that is unique by itself.
-        columns: the table's columns that the SELECT gives, in its order: names, columns or attributes. Other columns
+        columns: the columns that the SELECT fills, in the SELECT's order: names, columns or attributes. Other columns
             with a `TicketSequence` get tickets.
         select: the rows.
 

@@ -50,8 +50,8 @@ class NodeLeases:
     Args:
         pool: the pool whose servers lease them.
         duration: how long a lease lasts, in seconds; at most a year. If all servers are down, a process goes on for
-            at most that long. The number of a killed process is unused for at least that long. None for the duration
-            chosen before.
+            at most that long. The number of a killed process is unused for at least that long. None keeps the
+            duration chosen before.
 
     Raises:
         TicketArgumentError: the duration is invalid, or differs from the one chosen before.

@@ -31,8 +31,8 @@ class SnowflakeSequence(IdDefault):
     `TicketPool`. The object holds plain data only, so that a table with it can be copied and pickled.
 
     Args:
-        name: the sequence's name; by default the name of the column's table. Ids of two sequences may be equal, as
-            those of two tables.
+        name: the sequence's name; by default the name of the column's table. Two sequences may make equal
+            ids, as two tables may have them.
         pool: the name of the attached `TicketPool` that leases the node numbers; None for ``"default"``.
         layout: the layout of the ids. Never change it for a column in use.
         shard: a function that returns the shard of a new object when it is flushed. As in Instagram's scheme, the

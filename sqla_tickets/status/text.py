@@ -245,8 +245,8 @@ def restoration(status: TableStatus) -> str:
 def new_or_restored(offset: int) -> str:
     """What to do about a server without the database."""
     return (
-        "If its data are to come from a backup: create the users, load it, then sqla-tickets restore --offset"
-        f" {offset}. If the server is new: create the database, then sqla-tickets create with each sequence."
+        "If its data come from a backup: create the users, load the backup, then run sqla-tickets restore --offset"
+        f" {offset}. If the server is new: create the database, then run sqla-tickets create with each sequence."
     )
 
 

@@ -63,7 +63,7 @@ def servers_at(
 
     Args:
         urls: the URLs of MySQL, MariaDB or PostgreSQL servers. Their users may create databases named
-            ``tickets_...``, and drop them. The database of a URL is only connected to, if it has one.
+            ``tickets_...``, and drop them. If a URL names a database, it is only used to connect.
         metadatas: whose sequences are created and served.
         stride: the stride of the pool in production; None for the number of servers.
         name: the pool's name.

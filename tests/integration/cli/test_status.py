@@ -435,7 +435,7 @@ def test_a_server_without_the_database_is_not_down(
     assert done.text.startswith("1 of 2 ticket servers has NO DATABASE. Ids are still issued.")
     for text in (done.text, examined.text):
         assert "It has no such database" in text
-        assert "create the users, load it, then sqla-tickets restore --offset 2" in text
+        assert "create the users, load the backup, then run sqla-tickets restore --offset 2" in text
         assert "Start" not in text
 
 

@@ -111,7 +111,7 @@ def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
     own = options([site.replica, site.urls[1]])
     refused = run_cli("restore", "--offset", 1, *own)
     assert refused.code == 3
-    assert "takes no writes: let it take them under an address that no client has" in refused.text
+    assert "takes no writes: make it writable under an address that no client has" in refused.text
     assert "Next:" not in refused.text
     assert ".." not in refused.text
     for done in (run_cli("doctor", *own), run_cli("status", *own, "--over", 0)):

@@ -211,7 +211,7 @@ def test_core_insert(site: Site) -> None:
     assert len(set(ids_of(site).values())) == 12
 
 
-@row("`session.merge` in a loop", "one draw each, as each merge flushes the one before")
+@row("`session.merge` in a loop", "one draw per `merge`, because each flushes the one before")
 def test_merge_in_a_loop(site: Site) -> None:
     with site.count() as counted, site.session() as session, session.begin():
         for title in "abc":
@@ -273,8 +273,8 @@ def test_attribute_of_next_value(site: Site) -> None:
 
 @row(
     "`update().values(number=sequence.next_value())`, if its WHERE only compares the whole primary key with values",
-    "one draw per statement; if no row is found, the ticket is a gap. Keys of integers or UUIDs only: MySQL finds many"
-    " strings equal to 0",
+    "one draw per statement; if no row is found, the ticket is a gap. Only for keys of integers or UUIDs: in MySQL,"
+    " many strings equal 0",
 )
 def test_update_of_next_value(site: Site) -> None:
     with site.engine.begin() as connection:
