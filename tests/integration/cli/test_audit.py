@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tracemalloc
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, BigInteger, Column, MetaData, Table, create_engine
 
-from sqla_tickets import TicketPool
+from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.cli import shards as shards_
 from sqla_tickets.cli.audit import audit
 from sqla_tickets.cli.shards import Shard, TicketColumn
@@ -25,6 +26,7 @@ from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, run
 from tests.support.servers import ServerFixtures
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "renumber.py"
 ROWS = int(os.environ.get("TICKETS_AUDIT_ROWS", "40000"))
 PHOTOS = TicketColumn("photos", "id", "photos")
 SHARDS = 4
@@ -219,6 +221,23 @@ def test_many_duplicates_are_counted(site: Site) -> None:
     assert (anomaly.kind, anomaly.count, len(anomaly.ids)) == ("duplicate", 250, 100)
     assert anomaly.shards == [str(site.shards[n]) for n in (0, 1)]
     assert "sqla-tickets next photos -n 250." in anomaly.fix
+
+
+@KINDS
+def test_rows_that_are_renumbered_are_no_duplicates(site: Site) -> None:
+    """`examples/renumber.py`, which the page about repairs quotes."""
+    renumber = runpy.run_path(str(EXAMPLE))["renumber"]
+    photos = Table("photos", MetaData(), Column("id", BigInteger, TicketSequence()))
+    rows = ", ".join(f"({site.first + SHARDS * n + 1}, 'old')" for n in range(1200))
+    run(site.urls[0], f"INSERT INTO photos VALUES {rows}")
+    assert audit(site.pool, site.shards, PHOTOS).anomalies
+    engines = [create_engine(url) for url in site.urls[:2]]
+    assert renumber(photos, *engines, site.pool) == 1200
+    assert renumber(photos, *engines, site.pool) == 0
+    for engine in engines:
+        engine.dispose()
+    report = audit(site.pool, site.shards, PHOTOS)
+    assert (report.anomalies, report.rows) == ([], ROWS + 1200)
 
 
 @pytest.mark.app_databases("sqlite")
