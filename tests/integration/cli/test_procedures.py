@@ -373,8 +373,8 @@ def test_the_pages_have_these_steps() -> None:
     said = re.sub(r"\s+", " ", "\n".join(page.read_text() for page in pages))
     for step in (
         "sqla-tickets raise --shard URL --shard URL",
-        "sqla-tickets audit --shard URL --shard URL",
-        "sqla-tickets grow --add mysql+pymysql://migrations@ticket3/tickets --shard URL --shard URL",
+        "sqla-tickets audit --above 2000000",
+        "sqla-tickets grow --add mysql+pymysql://migrations@ticket3/tickets",
         "sqla-tickets grow --add URL --add URL",
         "sqla-tickets grow --finish",
         "sqla-tickets retire --last 2",

@@ -182,7 +182,9 @@ def test_what_is_left_is_named(folder: Path) -> None:
     project.replace(project.env, ("context.configure(", "migrations.configure("))
     done = run_cli("init", *SERVERS, "--shard", "sqlite:///a", "--shard", "sqlite:///b")
     assert done.code == FOUND
-    assert "the migrations on each shard" in " ".join(run_cli("init").text.split()), "the file has the shards"
+    assert "the migrations on each shard" in " ".join(run_cli("init").text.split()), (
+        "the file has the shards"
+    )
     written, left = done.text.split("Still to do:\n")
     assert written.endswith("\nWritten: alembic.ini, script.py.mako.\n")
     assert f"\n  {PLUGINS}\n" in left
