@@ -100,7 +100,7 @@ CASES: list[tuple[State, str, str]] = [
     ),
     ("read-only", "", "restore --offset 2"),
     ("set back", "", "restore --offset 2"),
-    ("quarantined", "", "pool.unquarantine()"),
+    ("quarantined", "", "pool.unquarantine('albums_of_users_"),
     ("no table", f"{SERVERS[1]} has no ticket table 'NAME': create it", "sqla-tickets create"),
     ("unfit", f"the ticket table 'NAME' on {SERVERS[1]} is empty", "Never edit the metadata"),
     (
