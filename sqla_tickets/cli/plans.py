@@ -295,8 +295,8 @@ def _after_restore(name: str, before: Collection[State]) -> list[str]:
             f" pool.unquarantine({name!r}) in it, which logs: drawing again from the ticket table"
         )
         steps.append(
-            "sqla-tickets status: a rate/s above 0 means that at least one process draws from the server again, not"
-            " that all do"
+            "sqla-tickets status: a rate/s above 0 (with --wide, if the terminal is narrow) means that at least one"
+            " process draws from the server again, not that all do"
         )
     return steps
 

@@ -161,6 +161,7 @@ def test_audit_shows_columns_without_anomalies_in_one_table() -> None:
     )
     ill = Report("photos.id", "photos", rows=3, largest=4711, anomalies=[repeated])
     lines = shown(audit_view([ill, *well])).splitlines()
+    assert any("issued at most" in line for line in lines), "marks cover what was not issued, too"
     assert sum("No duplicate id" in line for line in lines) == 1
     assert sum(name in line for name in NAMES for line in lines) == len(NAMES)
     assert max(n for n, line in enumerate(lines) if NAMES[-1] in line) < min(
