@@ -16,8 +16,8 @@ from alembic_ext.configuration import pool_named, pools_in_files, shards_in_file
 from .. import TicketArgumentError, TicketPool
 
 NOT_CONFIGURED = (
-    "no ticket servers are configured: name them with --server URL --server URL, in SQLA_TICKETS_SERVERS, or as "
-    "ticket_servers in alembic.ini or [tool.alembic] of pyproject.toml (--config FILE)"
+    "no ticket servers are configured: name them with --server URL --server URL, in SQLA_TICKETS_SERVERS (URLs "
+    "separated by spaces), or as ticket_servers in alembic.ini or [tool.alembic] of pyproject.toml (--config FILE)"
 )
 
 

@@ -90,12 +90,17 @@ def execute(
 
 
 def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
-    """The operator's next steps: those of plans that did something, and the repairs of all."""
-    steps = [
-        *(step for plan in plans for step in plan.repairs),
-        *(step for plan in plans if plan not in done.idle for step in plan.following),
+    """The operator's next steps: those of plans that did something, and the repairs of all.
+
+    A step that differs only in the sequence's name comes once.
+    """
+    steps = [(plan, step) for plan in plans for step in plan.repairs]
+    steps += [(plan, step) for plan in plans if plan not in done.idle for step in plan.following]
+    named = [(next(iter(plan.steps), ""), [step]) for plan, step in steps]
+    return [
+        f"{_sentence(step)} The same: {few_of(others)}" if others and name in step else step
+        for name, (step,), others in _alike(named, is_short=True)
     ]
-    return list(dict.fromkeys(steps))
 
 
 def _is_agreed() -> bool:

@@ -126,7 +126,7 @@ def pool_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SERVERS",
             show_envvar=True,
-            help="A ticket server; repeat the option for each, in the pool's order.",
+            help="A ticket server; repeat the option for each, in the pool's order. The variable separates URLs by spaces.",
         ),
         click.option(
             "--config",
@@ -157,7 +157,8 @@ def shard_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
-            help="A database of the application; repeat the option for each. Default: shards of the configuration.",
+            help="A database of the application; repeat the option for each. The variable separates URLs by spaces. Default: shards of the"
+            " configuration.",
         ),
     ):
         command = option(command)

@@ -305,7 +305,7 @@ def _read(r: Report) -> str:
 def _column(r: Report) -> Iterator[RenderableType]:
     """What an audit has found in one column."""
     title = f"{_read(r)}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
-    table = table_of(["server's offset", "ids on the shards", "part", "", "high water"], title)
+    table = table_of(["server's offset", "ids on the shards", "part", "", "issued at most"], title)
     for offset in sorted({*r.residues, *r.high_waters}):
         n = r.residues.get(offset, 0)
         part = n / max(r.rows, 1)

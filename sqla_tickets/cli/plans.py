@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,9 +19,10 @@ from .. import (
 )
 from ..concurrency import time
 from ..dialects import ErrorKind, LayoutName
+from ..draw.access import ServerAccess
 from ..high_water.timing import TIMING
 from ..maintenance import operations, resize, tombstones
-from ..maintenance.status import ask_tables
+from ..maintenance.status import State, ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
@@ -240,7 +241,8 @@ def restore(
             f"the pool {pool.name!r} has no server with the offset {offset}: expected one of {offsets}"
         )
     states = operations.table_states(pool, name)
-    known, unanswered = _recorded_tickets(pool, name, states, servers, on_shards)
+    kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
+    known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards)
     highest, origin = max(known)
     numbers = pool._marks.margin if margin is None else margin * pool.stride
     above = highest + numbers
@@ -256,16 +258,7 @@ def restore(
     )
     lines += [_restoring(name, server, states[server], above) for server in servers]
     missing = [server for server in servers if states[server] is None]
-    following = [
-        (
-            "restart the clients that have quarantined a table, or call pool.unquarantine() there: until then they"
-            " draw from the other servers"
-        ),
-        (
-            "sqla-tickets status --wide: UP means that the server can issue tickets, and a rate/s above 0 that"
-            " clients draw from it again"
-        ),
-    ]
+    following = _after_restore(name, {_set_back(s, states[s], kept, pool.stride) for s in servers})
     return Plan(
         {name: lines},
         lambda: [_restore(pool, name, servers, above)],
@@ -274,12 +267,54 @@ def restore(
     )
 
 
+def _set_back(
+    server: TicketServer, state: FoundTable | TicketError, kept: Kept, stride: int
+) -> State:
+    """Whether a server's table is set back, and a client has noticed."""
+    mark = _high_water_mark(server, kept)
+    if not isinstance(state, ActiveTable) or (state.number or 0) + stride > mark:
+        return "up"
+    return "quarantined" if server.is_raised_fence(mark) else "set back"
+
+
+def _after_restore(name: str, before: Collection[State]) -> list[str]:
+    """The operator's next steps, by the servers' states before they were raised.
+
+    A table that was not set back may have been raised by an earlier run, so it is not known whether a client
+    noticed.
+    """
+    steps: list[str] = []
+    if before != {"quarantined"}:
+        steps.append(
+            "if no client has reached the server yet: stop it, and start it under its usual address. No client needs a"
+            " restart"
+        )
+    if before != {"set back"}:
+        steps.append(
+            f"restart each process that has quarantined {name!r}: until then it draws from the other servers. Or call"
+            f" pool.unquarantine({name!r}) in it, which logs: drawing again from the ticket table"
+        )
+        steps.append(
+            "sqla-tickets status: a rate/s above 0 (with --wide, if the terminal is narrow) means that at least one"
+            " process draws from the server again, not that all do"
+        )
+    return steps
+
+
+#: The advice to a user who may only read.
+_OTHER_USER: Final = "Run this as the user of the migrations, or grant this user what sqla-tickets grants migrate prints"
+
+
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
     """The step on a server, or why it is impossible."""
     if state is None:
         return f"NOT POSSIBLE: {server} has no ticket table {name!r}"
     if isinstance(state, TicketError):
         return f"NOT POSSIBLE: {state}"
+    database = server.engine.url.database
+    lacking = server.do(name, tombstones.lacking_privileges, name, database, "draw")
+    if lacking:
+        return f"NOT POSSIBLE: this user lacks {', '.join(lacking)} on {server}. {_OTHER_USER}"
     return f"raise {name!r} on {server} above {above}"
 
 
@@ -289,29 +324,45 @@ def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above
     Raises:
         PartlyDone: some servers cannot be raised.
     """
-    failures: dict[TicketServer, TicketError] = {}
+    failures: list[str] = []
+    raised: list[TicketServer] = []
     for server in servers:
         try:
             server.do(name, tombstones.raise_above, name, above)
         except TicketError as error:
-            failures[server] = _not_restored(server, error)
-    raised = [server for server in servers if server not in failures]
+            failures.append(_not_restored(server, error))
+        else:
+            raised.append(server)
     proof = ""
     if raised:
-        pool._marks.of(name).write_raised(above, raised)
+        refused = pool._marks.of(name).write_raised(above, raised)
+        failures += [_not_marked(peer, raised, kind) for peer, kind in refused.items()]
         proof = _proof_above(pool, name, above, raised)
     if failures:
-        raise PartlyDone("; ".join(map(str, failures.values())), proof)
+        raise PartlyDone("; ".join(failures), proof)
     return proof
 
 
-def _not_restored(server: TicketServer, error: TicketError) -> TicketError:
-    """The error of a server that cannot be raised, with what an operator can do."""
-    if error.kind != ErrorKind.READ_ONLY.name.lower():
-        return error
-    return TicketError(
-        f"{server} takes no writes: make it writable under an address that no client has, and run this again with that"
-        " address"
+def _not_restored(server: TicketServer, error: TicketError) -> str:
+    """Why a server cannot be raised, and what an operator can do."""
+    if error.kind == ErrorKind.READ_ONLY.name.lower():
+        return (
+            f"{server} takes no writes: make it writable under an address that no client has, and run this again with"
+            " that address"
+        )
+    if error.kind == ErrorKind.ACCESS_DENIED.name.lower() and isinstance(error, TicketTableError):
+        return f"{str(error).rpartition(': ')[0]}. {_OTHER_USER}"
+    return str(error)
+
+
+def _not_marked(peer: ServerAccess, raised: Sequence[TicketServer], kind: ErrorKind) -> str:
+    """What is missing if a peer does not know how far servers were raised."""
+    fix = f"Make {peer} writable, and run this again"
+    if kind is ErrorKind.ACCESS_DENIED:
+        fix = _OTHER_USER
+    return (
+        f"{peer} did not store the new high-water mark of {_names(raised)} ({kind.value}), so it cannot show a later"
+        f" set-back. {fix}"
     )
 
 
@@ -328,11 +379,11 @@ def _recorded_tickets(
     pool: TicketPool,
     name: str,
     states: Mapping[TicketServer, FoundTable | TicketError],
+    kept: Kept,
     servers: Sequence[TicketServer],
     on_shards: ShardIds,
 ) -> tuple[list[tuple[int, str]], list[TicketServer]]:
     """The known tickets, each with its origin, and the servers that do not answer."""
-    kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     for _, text in pool._marks.of(name).refuted():
         raise TicketTableError(text)
     ids = on_shards.largest_ids(name)

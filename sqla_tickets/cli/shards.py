@@ -34,7 +34,10 @@ from ..orm.sequence import sequence_of
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
 
-NO_SHARDS: Final = "name the application's databases with --shard, or as shards in the configuration, which --server replaces"
+NO_SHARDS: Final = (
+    "name the application's databases with --shard, in SQLA_TICKETS_SHARDS (URLs separated by spaces), or as shards in"
+    " the configuration, which --server replaces"
+)
 
 
 class ShardError(TicketError):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from ..concurrency import random
+from ..dialects import ErrorKind
 from ..draw.access import ServerAccess
 from ..errors import TicketTableError
 from ..tables.new_table import largest_ticket, seed
@@ -147,14 +148,25 @@ class SequenceMarks:
             mark = Mark(self._name, self._stride, JOINED, 0, number)
             peer.store.write([mark], patient=True)
 
-    def write_raised(self, above: int, servers: Collection[ServerAccess] | None = None) -> None:
-        """Write marks, for some servers or for all: every later ticket must be larger than ``above``."""
+    def write_raised(
+        self, above: int, servers: Collection[ServerAccess] | None = None
+    ) -> dict[ServerAccess, ErrorKind]:
+        """Write marks, for some servers or for all: every later ticket must be larger than ``above``.
+
+        Returns:
+            The servers that keep marks and did not store these, with the reason.
+        """
+        refused: dict[ServerAccess, ErrorKind] = {}
         for peer in self._peers:
             tables = [
                 (issuer, issuer.server.table(self._name))
                 for issuer in self._peers
                 if issuer is not peer and (servers is None or issuer.server in servers)
             ]
-            peer.read(tables)
+            are_known = peer.read(tables)
             numbers = [(t, seed(above + 1, self._stride, t.offset)) for _, t in tables]
-            peer.write(numbers, patient=True)
+            sent = peer.write(numbers, patient=True)
+            error = peer.store.write_error
+            if are_known and len(sent) < len(numbers) and error is not None:
+                refused[peer.server] = error
+        return refused

@@ -45,14 +45,14 @@ class HighWaterStore:
     Attributes:
         server: the server.
         offset: its residue class.
-        takes_no_writes: whether it refused the last marks as read-only, or for lack of space.
+        write_error: why it did not store the last marks; None if it did.
     """
 
     def __init__(self, server: ServerAccess) -> None:
         self.server, self.offset = server, server.offset
         self._keeps_none_until = 0.0
         self._read_error: ErrorKind | None = None
-        self.takes_no_writes = False
+        self.write_error: ErrorKind | None = None
         self.reinit_after_fork()
 
     def __str__(self) -> str:
@@ -69,6 +69,11 @@ class HighWaterStore:
         """Whether it takes marks if it answers: it has not failed, and has a table of marks."""
         keeps_marks = time.monotonic() >= self._keeps_none_until
         return self.server.breaker.is_closed and keeps_marks and not in_memory(self.server.engine)
+
+    @property
+    def takes_no_writes(self) -> bool:
+        """Whether it refused the last marks as read-only, or for lack of space."""
+        return self.write_error in (ErrorKind.READ_ONLY, ErrorKind.DISK_FULL)
 
     @property
     def is_well(self) -> bool:
@@ -212,7 +217,7 @@ class HighWaterStore:
         for start in range(0, len(ordered), TIMING.marks_at_once):
             part = ordered[start : start + TIMING.marks_at_once]
             _, error = self._do(functools.partial(_write, part), patient=patient)
-            self.takes_no_writes = error in (ErrorKind.READ_ONLY, ErrorKind.DISK_FULL)
+            self.write_error = error
             if error is None:
                 written += part
         return written

@@ -168,6 +168,8 @@ def ask_tables(
                         last = _last_ticket(server, name)
             elif isinstance(last, TicketServerError) and not server.breaker.is_closed:
                 failed[server] = last  # else it is about the table
+                if ask_peers:
+                    server.ask_peers(table)
             found.append(_status(pool, server, table, last, read_only.get(server, False)))
     return _with_leads(found)
 

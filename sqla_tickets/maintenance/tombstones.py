@@ -12,7 +12,7 @@ import contextlib
 from typing import NamedTuple
 
 from ..concurrency import random_bytes
-from ..dialects import STUB, ErrorKind
+from ..dialects import STUB, ErrorKind, Role
 from ..errors import TicketArgumentError, TicketTableError, TicketTableMissing
 from ..high_water.statements import MARKS, smallest_joined
 from ..tables import inspection
@@ -163,18 +163,24 @@ def rehearse_creation(context: StatementContext, name: str, database: str | None
             context.send_all(dialect.create_tombstone(name, ""))
             raise _Rehearsed
         return
-    facts = dialect.facts(context.cursor, database)
-    if facts.grants is None:  # unknown, or they come by roles
-        return
-    has = {p for g in facts.grants if g.covers(database, name) for p in g.privileges}
-    lacking = [
-        p for p in dialect.table_privileges("migrate") if not {p, "ALL PRIVILEGES", "ALL"} & has
-    ]
+    lacking = lacking_privileges(context, name, database, "migrate")
     if lacking:
         raise TicketTableError(
             f"{context.server}: this user may not create the ticket table {name!r}: expected the privileges of "
             f"sqla-tickets grants migrate, found none for {', '.join(lacking)}. Grant them, and run this again"
         )
+
+
+def lacking_privileges(
+    context: StatementContext, name: str, database: str | None, role: Role
+) -> list[str]:
+    """The privileges of a role that this user lacks on a table; empty if they are unknown, or come by roles."""
+    grants = context.dialect.facts(context.cursor, database).grants
+    if grants is None:
+        return []
+    has = {p for g in grants if g.covers(database, name) for p in g.privileges}
+    needed = context.dialect.table_privileges(role)
+    return [p for p in needed if not {p, "ALL PRIVILEGES", "ALL"} & has]
 
 
 def _close_by_alter(

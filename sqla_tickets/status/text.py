@@ -235,10 +235,15 @@ def restoration(status: TableStatus) -> str:
     """The remedy for a table that was set back."""
     if status.is_read_only:
         return f"Let it {_restored_apart(status.offset)}"
-    return (
+    fix = (
         f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
-        " draw from the other servers. Then restart the clients that have quarantined it, or call"
-        " pool.unquarantine() in them."
+        " draw from the other servers."
+    )
+    if status.state != "quarantined":
+        return fix
+    return (
+        f"{fix} Then restart the processes that have quarantined it, or call pool.unquarantine({status.sequence!r}) in"
+        " them."
     )
 
 

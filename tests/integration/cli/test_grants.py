@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,6 +160,38 @@ def test_a_monitoring_user_sees_everything_and_writes_nothing(
     assert marks(site) == before
     numbers = run(site.urls["migrate"][0], "SELECT id FROM photos UNION SELECT id FROM people")
     assert all(int(str(number)) <= 100 for (number,) in numbers)
+
+
+@SERVERS
+def test_restore_by_a_monitoring_user_names_another(site: Site) -> None:
+    """Before anything is done, and once for all privileges; who draws may restore."""
+    lacking = set(class_of(site.kind).table_privileges("draw")) - {"SELECT"}
+    for role in ("monitor", "draw"):
+        for more in (["--dry-run"], []):
+            done = run_cli("restore", "--offset", 1, *more, *options(site.urls[role]))
+            if role == "draw":
+                assert done.code == 0, done.text
+                assert "NOT POSSIBLE" not in done.text
+                continue
+            assert done.code == (0 if more else 3), done.text
+            (said,) = set(re.findall(r"NOT POSSIBLE: this user lacks (.+) on \w+://", done.text))
+            assert set(said.split(", ")) == lacking
+            assert done.text.count("NOT DONE") == (0 if more else len(site.layouts))
+            advised = done.text.count("Run this as the user of the migrations")
+            assert advised == (1 if more else 2) * len(site.layouts)
+            assert "GRANT " not in done.text
+
+
+@SERVERS
+def test_restore_says_which_peer_stored_no_mark(site: Site) -> None:
+    """A later set-back of the server would not be seen."""
+    on = options([site.urls["draw"][0], site.urls["monitor"][1]])
+    done = run_cli("restore", "photos", "--offset", 1, *on)
+    assert done.code == 3, done.text
+    assert "Done: every ticket of 'photos'" in done.text
+    assert "(offset 2) did not store the new high-water mark of" in done.text
+    assert "(a missing privilege)" in done.text
+    assert run_cli("restore", "photos", "--offset", 1, *options(site.urls["draw"])).code == 0
 
 
 @SERVERS

@@ -169,3 +169,38 @@ def test_margin_of_restore_and_of_raised_fence_is_one(
         pool.servers[0].draw("photos", 1)
     mark = (pool._marks.of("photos").kept_by(pool.servers[1]) or {})[1]
     assert mark == last + expected + 1
+
+
+QUARANTINED = "restart each process that has quarantined 'photos'"
+NOT_REACHED = "start it under its usual address. No client needs a restart"
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        ("set back", [NOT_REACHED]),
+        ("quarantined", [QUARANTINED]),
+        ("up", [NOT_REACHED, QUARANTINED]),
+    ],
+)
+def test_restore_ends_with_the_next_step_for_the_state(
+    pool: TicketPool, ticket_urls: list[URL], on: list[str], state: str, advice: list[str]
+) -> None:
+    """Only a quarantine needs restarts; of a table that was raised before, it is not known."""
+    pool.servers[0].draw("photos", 50)
+    pool._marks.flush()
+    if state != "up":
+        run(ticket_urls[0], "UPDATE photos SET id = 1")
+    if state == "quarantined":
+        with pytest.raises(TicketIntegrityError):
+            pool.servers[0].draw("photos", 1)
+    shown = run_cli("status", *on, "--over", 0)
+    assert state.upper() in shown.text
+    assert ("pool.unquarantine('photos')" in shown.text) == (state == "quarantined")
+    done = run_cli("restore", "--offset", 1, *on)
+    assert done.code == 0, done.text
+    for text in (NOT_REACHED, QUARANTINED):
+        assert (text in done.text) == (text in advice)
+    assert ("pool.unquarantine('photos')" in done.text) == (state != "set back")
+    assert ("a rate/s above 0" in done.text) == (state != "set back")

@@ -395,6 +395,18 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
     assert str(servers.mariadb(1).port) in up[2][1]
 
 
+@pytest.mark.ticket_servers("sqlite")
+def test_peers_tell_how_far_a_server_that_is_down_had_come(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    last = pool.servers[1].draw("photos", 50)[-1][-1]
+    pool._marks.flush()
+    nowhere = URL.create("mysql+pymysql", "u", PASSWORD, "127.0.0.1", 1, "x")
+    listed = run_cli("status", *options([ticket_urls[0], nowhere]), "--over", 0, "--json")
+    down = listed.json["status"][1]
+    assert (down["state"], down["high_water_mark"]) == ("down", last)
+
+
 @pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
 def test_a_server_that_takes_no_writes_is_not_up_without_a_word(
     pool: TicketPool, ticket_kind: str, ticket_urls: list[URL], servers: ServerFixtures
@@ -484,6 +496,7 @@ def test_servers_are_found_where_the_migrations_find_them(
     nothing = run_cli("status")
     assert nothing.code == 3
     assert "ticket_servers" in nothing.text
+    assert "SQLA_TICKETS_SERVERS (URLs separated by spaces)" in nothing.text
     (tmp_path / "alembic.ini").write_text(
         "[alembic]\nticket_servers = sqlite:///${WHERE}/a.db sqlite:///${WHERE}/b.db\n"
         "[ticket_pools.media]\nservers = sqlite:///${WHERE}/c.db\nstride = 4\n"
