@@ -396,7 +396,7 @@ def test_a_server_that_is_down_is_shown_and_told_by_the_exit_code(
 
 
 @pytest.mark.ticket_servers("sqlite")
-def test_peers_tell_how_far_a_server_that_is_down_had_come(
+def test_status_shows_the_mark_of_a_server_that_is_down(
     pool: TicketPool, ticket_urls: list[URL]
 ) -> None:
     last = pool.servers[1].draw("photos", 50)[-1][-1]
