@@ -268,18 +268,31 @@ class TicketPool(event.EventTarget):
             TicketsExhausted: no number is left.
         """
         buffer = self._buffer
+        name: str
+        block: object
         try:
-            ready = buffer.direct[sequence.name].ready  # type: ignore[index,union-attr]  # raises for a name, and where nothing was buffered
-            if ready.tickets and elapsed() < ready.until:
-                ticket = ready.pop()
-                if buffer.is_owner_process[0]:  # else the ticket is the parent's
-                    return ticket
-        except (AttributeError, KeyError, IndexError):
-            pass
-        if type(sequence) is str and sequence in buffer.sequences:  # its name was checked before
-            return self._reserve(sequence, 1, (1, 1))[0][0]
-        name, bounds = _name_and_bounds(sequence)
-        return self._next_buffered(name, bounds)
+            if type(sequence) is str:
+                name, block = sequence, 1
+            else:  # what was not checked before may raise
+                name, block = sequence.name, sequence.block  # type: ignore[assignment,union-attr]  # no key is None
+            buffered = buffer.direct[name]
+        except (AttributeError, KeyError, TypeError):
+            return self._next_buffered(*_name_and_bounds(sequence))
+        ready = buffered.ready
+        if ready.tickets:
+            try:
+                if elapsed() < ready.until:
+                    ticket = ready.pop()
+                    if buffer.is_owner_process[0]:  # else the ticket is the parent's
+                        return ticket
+            except IndexError:  # others were faster
+                pass
+        elif block == 1 and not buffered.blocks and buffer.is_owner_process[0]:
+            drawn = self._draw(name, 1)
+            if buffered.is_open and buffer.is_owner_process[0]:
+                return drawn[0][0]
+            self._events.discarded(name, buffer.is_owner_process[0], "dropped")
+        return self._next_buffered(*_name_and_bounds(sequence))
 
     def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
         """The part of `next_id` that may draw, by the sequence's name and the bounds of its blocks."""

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import cast
 
 from sqlalchemy import create_engine
-from sqlalchemy.engine.interfaces import DBAPICursor
 
 from benchmarks.harness import Comparison, Side, compare
 from benchmarks.parts.inserting import flushing, tables
@@ -79,7 +77,9 @@ def _layers(
     }[layout]
     with ExitStack() as stack:
         cursor = stack.enter_context(bare_cursor(testbed))
-        own = cast("DBAPICursor", cursor)
+        connection = server.connect(afresh=True)
+        stack.callback(server.connections.discard, connection)
+        own = connection.cursor
         engine = create_engine(testbed.tickets[0], isolation_level="AUTOCOMMIT")
         stack.callback(engine.dispose)
 

@@ -1,83 +1,16 @@
-"""One connection to a ticket server: a driver's connection, and a cursor that never mistakes an old answer for a new one."""
+"""One connection to a ticket server: a driver's connection with its cursor, its socket and what is known of it."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, NoReturn, cast
+from typing import cast
 
-from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import PoolProxiedConnection
 
-from ..concurrency import OwnerMark
-from ..errors import OutOfStep
+from ..concurrency import OwnerMark, threading
+from .cursor import CheckedCursor, DrawCursor, TicketCursor
 from .identity import Identity
-from .sockets import CLOSED, Poll, Wire, buffer_of, wire_of
-
-log = logging.getLogger(__name__)
-
-
-class _Cursor:
-    """A driver's cursor that sends nothing while there is unread data.
-
-    A repeated or late answer would pass for the next statement's answer. So a number of one sequence would become a
-    ticket of another one.
-
-    Args:
-        cursor: the driver's.
-        poll: shows what has arrived on the connection's socket.
-        buffer: shows whether the driver has read more than it has returned.
-        name: the server's name, for the log.
-    """
-
-    # no `__getattr__`: with one, Python looks up every attribute the slow way
-    __slots__ = ("_buffer", "_cursor", "_execute", "_name", "_poll", "close", "fetchall", "nextset")
-
-    def __init__(
-        self, cursor: DBAPICursor, poll: Poll, buffer: Callable[[], object], name: str
-    ) -> None:
-        self._name = name
-        self._cursor, self._buffer, self._poll = cursor, buffer, poll
-        self._execute, self.fetchall, self.close = cursor.execute, cursor.fetchall, cursor.close
-        with suppress(AttributeError):  # the async cursors of SQLAlchemy's first 2.0 releases
-            self.nextset = cursor.nextset
-
-    def execute(self, *arguments: Any) -> object:
-        """Send a statement, unless there is unread data.
-
-        Raises:
-            OutOfStep: there is unread data; nothing was sent.
-        """
-        events = self._poll(0)
-        if events or self._buffer():
-            self._refuse(bool(events and events[0][1] & CLOSED))
-        return self._execute(*arguments)
-
-    def _refuse(self, is_closed: bool) -> NoReturn:
-        if is_closed:
-            raise OutOfStep("the idle connection was closed")
-        log.warning(
-            "%s: closed a connection that had unread data before a statement was sent. Check whether a proxy repeats "
-            "or delays answers: a late answer could be taken for the next one",
-            self._name,
-        )
-        raise OutOfStep("unread data on an idle connection")
-
-    @property
-    def lastrowid(self) -> Any:
-        """The driver's ``lastrowid``."""
-        return self._cursor.lastrowid
-
-    @property
-    def rowcount(self) -> int:
-        """The driver's ``rowcount``."""
-        return self._cursor.rowcount
-
-    @property
-    def description(self) -> Any:
-        """The driver's ``description``."""
-        return self._cursor.description
+from .sockets import Wire, wire_of
 
 
 class Connection:
@@ -93,6 +26,7 @@ class Connection:
         reused: whether it was idle before, and so may be broken.
         is_unused: whether no draw has taken it since `Connections.close_unused` saw it idle.
         is_closed: whether it is closed.
+        under_way: a lock that a draw over it holds until it ends.
         begun: the logical timestamp of its opening, or of the start of the background call that opened it.
         identity: the server that it leads to; None if unknown.
         generation: the server's generation at the last check; 0 before the first.
@@ -115,6 +49,7 @@ class Connection:
         "known_tables",
         "lease",
         "reused",
+        "under_way",
     )
 
     def __init__(
@@ -126,17 +61,16 @@ class Connection:
         server: str = "",
     ) -> None:
         self.dbapi, self.begun, self.is_owner_process = dbapi, begun, owner
-        self.cursor: DBAPICursor = dbapi.cursor()
         self.reused = self.is_unused = self.is_closed = False
         self.known_tables: set[str] = set()
         self.lease = lease
+        self.under_way = threading.Lock()
         self.identity: Identity | None = None
         self.generation = 0
         self._wire: Wire | None = wire_of(dbapi)
         poll = None if self._wire is None else self._wire.poller()
-        if poll is not None:
-            checked = _Cursor(self.cursor, poll, buffer_of(dbapi), server)
-            self.cursor = cast("DBAPICursor", checked)
+        cursor = TicketCursor(dbapi) if poll is None else CheckedCursor(dbapi, poll, server)
+        self.cursor = cast("DrawCursor", cursor)
 
     @property
     def can_be_cancelled(self) -> bool:
@@ -147,13 +81,18 @@ class Connection:
     def has_answer(self) -> bool:
         """Whether there is data that the driver has not read yet."""
         # a function of its own: no two threads may use one at the same time
-        poll = None if self._wire is None else self._wire.poller()
-        return poll is not None and bool(poll(0))
+        wire = self._wire
+        try:
+            poll = None if wire is None else wire.poller()
+            return poll is not None and bool(poll(0))
+        except (OSError, ValueError):  # its draw has just closed it
+            return True
 
     def cancel(self) -> None:
         """Shut the socket down, from any thread: a driver that waits for an answer raises at once."""
-        if self._wire is not None:
-            self._wire.shut_down()
+        wire = self._wire
+        if wire is not None:
+            wire.shut_down()
 
     def let_go_of_socket(self) -> None:
         """Keep the socket open no longer than the driver does."""

@@ -48,6 +48,7 @@ class Connections:
         timeouts: the server's time-outs.
 
     Attributes:
+        of_threads: the idle ones of all threads.
         alone: a lock to hold, in a ``with``, while the single shared connection is used; None if each user has its
             own.
     """
@@ -71,7 +72,7 @@ class Connections:
     @property
     def connecting_since(self) -> float:
         """When a thread began to open the latest pending connection; 0 if none is pending."""
-        return max((connect.since for connect in self._threads.connecting), default=0.0)
+        return max((connect.since for connect in self.of_threads.connecting), default=0.0)
 
     @property
     def were_closed(self) -> bool:
@@ -97,7 +98,7 @@ class Connections:
         if not self._is_owner_process[0]:  # a fork that Python did not notice
             self.abandon()
         try:
-            connection = (self._idle() if self._is_async else self._threads).pop()
+            connection = (self._idle() if self._is_async else self.of_threads).pop()
         except IndexError:
             if waiter is None or dialect_of(self.dialect).is_embedded:
                 return self.open()
@@ -113,7 +114,6 @@ class Connections:
                     if not is_full or time.monotonic() > end:
                         raise
             connection = given
-        connection.reused, connection.is_unused = True, False
         return connection
 
     def _opened(self, waiter: Waiter) -> Connection:
@@ -196,9 +196,10 @@ class Connections:
         It is closed instead if all were closed since it was opened, or since the background call that opened it
         began: after `dispose`, nothing stays open for a running call.
         """
-        idle = self._idle() if self._is_async else self._threads
+        idle = self._idle() if self._is_async else self.of_threads
         is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
         if is_of_now and len(idle) < CONNECT_TIMING.max_connections:
+            connection.reused, connection.is_unused = True, False
             idle.append(connection)
             if idle.queue:
                 idle.serve()
@@ -256,7 +257,7 @@ class Connections:
         if dialect_of(self.dialect).is_embedded or not self._is_owner_process[0]:
             return False
         if not self._is_async:
-            return self._close_unused(self._threads)
+            return self._close_unused(self.of_threads)
         may_close_more = False
         for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
             idle = self._loops.get(loop)
@@ -281,10 +282,10 @@ class Connections:
     def close_all(self) -> None:
         """Close the idle connections of all threads and event loops."""
         self._closed_at = next(timestamps)
-        self._close_each(self._threads, patience=0.5)
+        self._close_each(self.of_threads, patience=0.5)
         here = running_loop()
         for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
-            idle = self._loops.get(loop, self._threads)
+            idle = self._loops.get(loop, self.of_threads)
             if loop is not here and loop.is_running():
                 with contextlib.suppress(RuntimeError):  # it was closed just now
                     loop.call_soon_threadsafe(self._close_in_task, idle)
@@ -323,21 +324,21 @@ class Connections:
         """
         if self._is_owner_process[0]:
             return
-        if hasattr(self, "_threads"):
-            _of_another_process.append((self._source, self._threads, self._loops))
+        if hasattr(self, "of_threads"):
+            _of_another_process.append((self._source, self.of_threads, self._loops))
             self._forked = True
             self._source = self._engine.pool.recreate()
         # One thread at a time uses the connection of a database in memory.
         shared = self._shared and not self._is_async
         self.alone = threading.RLock() if shared else None
-        self._threads: IdleConnections = IdleConnections()
+        self.of_threads: IdleConnections = IdleConnections()
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, IdleConnections]
         self._loops = WeakKeyDictionary()
         self._is_owner_process = owner_mark()  # the last, as it says that all is done
 
     def _idle(self) -> IdleConnections:
         if not self._is_async:
-            return self._threads
+            return self.of_threads
         return self._loops.setdefault(asyncio.get_running_loop(), IdleConnections())
 
     def open(self) -> Connection:

@@ -10,7 +10,7 @@ The earliest of these ends a wait for one server. The first two of them are exac
 - The hedging monitor cuts the draw's socket, with every driver that shows one: `draw.hedging`, ``_action``.
 - A draw leaves the queue for a connection: `connect.pool`, ``acquire``.
 - After a deadlock, or another error that does not count against the server, a draw repeats its statement until the
-  time is over: `draw.server`, ``_draw_again``.
+  time is over: `draw.server`, ``_repeat``.
 - The server ends its own wait for a lock: `dialects`, ``set_up_session``. MySQL and MariaDB take whole seconds.
 - The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. The
   user's own ``Engine`` keeps its time-outs.

@@ -92,9 +92,9 @@ class Failover:
             and not first.in_flight
             and not first.probes.under_way.refs
         )
-        if is_first_choice:  # no other server can answer this
+        if is_first_choice:
             try:
-                return first.draw(name, n)
+                return first.draw_at_once(name, n) or first.draw(name, n)
             except TicketArgumentError:
                 raise
             except TicketError as error:

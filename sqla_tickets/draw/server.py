@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
 from ..concurrency import current_loop, running_loop, threading, time
@@ -38,7 +38,9 @@ from .table_state import PeerServer, TicketTable
 from .timing import TIMING
 
 if TYPE_CHECKING:
+    from ..connect.connection import Connection
     from ..events import Dispatcher
+    from ..tables.layouts import Layout
 
 __all__ = ["InFlightRequest", "Monitor", "TicketServer"]
 
@@ -64,38 +66,60 @@ class Monitor(Protocol):
     def wake_up(self) -> None: ...
 
 
+class Cancelled(NamedTuple):
+    """The end of a wait that another thread cancelled.
+
+    Attributes:
+        why: the reason.
+        answer: the blocks that another server gave instead.
+    """
+
+    why: CancelReason
+    answer: list[range] | None
+
+
 class InFlightRequest:
     """One draw on one server; each of its attempts may use another connection.
 
-    Attributes:
+    A wait ends once: with an answer, or because another thread cancels it. The first to write its `end` decides.
+
+    Args:
         server: the server that it waits for.
         table: the sequence's table.
         n: how many tickets it wants.
         loop: the caller's event loop; None for a thread.
+        under_way: a lock that the draw holds until it ends; a new one by default. A ``with`` releases it even after an
+            interrupt, so the monitor sees that the draw is over.
+
+    Attributes:
+        connection: the connection that it opens, or waits on.
         is_hedge: whether it repeats an overdue draw on another server.
         is_patient: whether it waits for this server, as the others were tried before.
         began: when it began, by ``time.monotonic()``, plus the time that it waited for peers, which does not count.
         since: when its present wait began, for a connection or for an answer.
-        cancelled: why it was cancelled on this server; None if it was not.
+        patience: the minimum of seconds before the answer is overdue.
+        end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
+        is_abandoned: whether its caller is gone.
         is_scheduled: whether its event loop is about to run an action of the monitor.
         hedged: whether it was sent to another server, too.
         probe_sent: whether the server was probed for this request.
         lock_reported: whether the server has reported that another session holds the table.
         queue_number: the table's next number when its last lock wait failed.
         others_are_served: whether that number grew during the next lock wait, so the table serves other clients.
-        answer: the blocks that another server gave instead.
         context: the caller's context variables, for the event at its end, if there are listeners.
         error_kinds: the kinds of its attempts' errors so far.
-        under_way: a lock that the draw holds until it ends. A ``with`` releases it even after an interrupt, so the
-            monitor sees that the draw is over.
     """
 
-    # A class attribute costs a draw nothing until it is read; attributes that each draw reads are quicker on the
-    # instance.
+    # class attributes cost a draw nothing until they are set
     is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
-    answer: list[range] | None = None
+    end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
+    is_abandoned = False
+    context: Context | None = None
+    error_kinds: tuple[ErrorKind, ...] = ()
+    connection: Pending | None = None
+    began = since = patience = 0.0
 
     def __init__(
         self,
@@ -103,15 +127,10 @@ class InFlightRequest:
         table: TicketTable,
         n: int,
         loop: asyncio.AbstractEventLoop | None = None,
+        under_way: threading.Lock | None = None,
     ) -> None:
         self.server, self.table, self.n, self.loop = server, table, n, loop
-        self.began = self.since = self._patience = 0.0
-        self.cancelled: CancelReason | None = None
-        self.context: Context | None = None
-        self.error_kinds: tuple[ErrorKind, ...] = ()
-        self._connection: Pending | None = None
-        self._lock = threading.Lock()
-        self.under_way = threading.Lock()
+        self.under_way = under_way or threading.Lock()
 
     @property
     def is_server_down(self) -> bool:
@@ -134,6 +153,18 @@ class InFlightRequest:
         """When its wait for this server ends at the latest, by ``time.monotonic()``."""
         return (self.began or time.monotonic()) + self.server.timeouts.draw_seconds
 
+    @property
+    def cancelled(self) -> CancelReason | None:
+        """Why it was cancelled on this server; None if it was not."""
+        end = self.end.get(0)
+        return None if end is None else end.why
+
+    @property
+    def answer(self) -> list[range] | None:
+        """The blocks that another server gave instead."""
+        end = self.end.get(0)
+        return None if end is None else end.answer
+
     def wait_on(self, connection: Pending, patience: float = 0.0) -> None:
         """Begin to wait for an answer on this connection, or for its opening.
 
@@ -141,38 +172,39 @@ class InFlightRequest:
             connection: the connection that it opens, or waits on.
             patience: the minimum of seconds before the answer is overdue.
         """
-        with self._lock:
-            self._connection, self._patience, self.since = connection, patience, time.monotonic()
-            self.began = self.began or self.since
-            if self.cancelled is not None:  # while it had no connection
-                connection.cancel()
+        self.stop_waiting()
+        if self.cancelled is not None:  # while it waited for something else
+            connection.cancel()
+            return
+        self.connection, self.patience, self.since = connection, patience, time.monotonic()
+        self.began = self.began or self.since
+        self.end = {}
+        self.server.in_flight.add(self)
+        if self.is_abandoned:  # read after the wait has begun
+            self.cancel(CancelReason.CALLER_GONE)
+        self.server.wake_monitor()
 
     def stop_waiting(self) -> None:
-        """End the wait."""
-        with self._lock:
-            self._connection = None
+        """End the wait; after that, nothing cancels it, and `cancelled` says whether something has."""
+        self.end.setdefault(0, None)
+        self.server.in_flight.discard(self)
 
     def waits(self, seconds: float, now: float) -> bool:
         """Whether it has waited for that many seconds, and no answer is in its socket."""
-        age = now - self.since
-        if age <= seconds:
-            return False
-        with self._lock:
-            connection = None if self.cancelled else self._connection
-            if (
-                connection is None
-                or not connection.can_be_cancelled
-                or age <= max(connection.patience, self._patience)
-            ):
-                return False
-            return not connection.has_answer
+        age, connection = now - self.since, self.connection
+        return (
+            age > seconds
+            and not self.end
+            and connection is not None
+            and connection.can_be_cancelled
+            and age > max(connection.patience, self.patience)
+            and not connection.has_answer
+        )
 
     def abandon(self) -> None:
         """End a draw whose caller is gone: cancel its present wait and later ones."""
-        with self._lock:
-            self.cancelled = self.cancelled or CancelReason.CALLER_GONE
-            if self._connection is not None:
-                self._connection.cancel()
+        self.is_abandoned = True
+        self.cancel(CancelReason.CALLER_GONE)
 
     def cancel(self, why: CancelReason, answer: list[range] | None = None) -> bool:
         """Release the caller, with an answer or for the next server.
@@ -180,12 +212,15 @@ class InFlightRequest:
         Returns:
             False if the caller no longer waits; the answer is then unused, and a gap.
         """
-        with self._lock:
-            if self._connection is None or self.cancelled is not None:
-                return False
-            self.cancelled, self.answer = why, answer
-            self._connection.cancel()
-            return True
+        wait, end = self.end, Cancelled(why, answer)
+        connection = (
+            self.connection
+        )  # read after the wait: it may be a later one's, but then that wait has ended
+        if wait.setdefault(0, end) is not end:
+            return False
+        if connection is not None:
+            connection.cancel()
+        return True
 
 
 class TicketServer(TableAccess):
@@ -201,7 +236,7 @@ class TicketServer(TableAccess):
         TicketArgumentError: the spec's ``bind`` is not a server.
 
     Attributes:
-        in_flight: this process's requests in flight on it.
+        in_flight: this process's requests that wait for it.
         unresponsive: those requests that have waited too long while no request got an answer.
     """
 
@@ -249,6 +284,12 @@ class TicketServer(TableAccess):
         self.in_flight.discard(request)
         self.unresponsive.discard(request)
 
+    def wake_monitor(self) -> None:
+        """Let the hedging monitor poll the requests in flight, if it does not do so."""
+        monitor = self._monitor()
+        if monitor is not None and not monitor.poller.awake.is_set():
+            monitor.wake_up()
+
     def load(self, name: str) -> tuple[bool, int]:
         """The sort key of healthy servers; lower is better."""
         return self.is_unresponsive(name), len(self.in_flight)
@@ -279,35 +320,161 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: why this server gave none. Its breaker, or the table's, has recorded the failure.
         """
+        if not is_patient and hedge_of is None:
+            blocks = self.draw_at_once(name, n)
+            if blocks is not None:
+                return blocks
         loop = None if running_loop() is None else current_loop()
-        request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
+        table = self.tables.get(name) or self.table(name)
+        request = InFlightRequest(self, table, n, loop)
         request.is_patient, request.is_hedge = is_patient, hedge_of is not None
-        events, monitor, began = self._events, self._monitor(), 0.0
-        if events is not None and (
-            (events.has_listeners and events.dispatch.drawn)
-            or events.log.isEnabledFor(logging.DEBUG)
-        ):
-            began = time.monotonic()
+        if self._is_observed():
             request.context = (hedge_of and hedge_of.context) or copy_context()
-        blocks: list[range] = []
+        return self._draw_with_care(request)
+
+    def draw_at_once(self, name: str, n: int) -> list[range] | None:
+        """Draw over an idle connection, from a table that is known: the path of nearly every draw.
+
+        Returns:
+            The same as `draw`; None if something has to be found out first, and nothing was sent.
+
+        Raises:
+            TicketError: as `draw` raises it.
+        """
+        connections, table = self.connections, self.tables.get(name)
+        if (
+            table is None
+            or not self._is_direct
+            or running_loop() is not None
+            or self._is_observed()
+        ):
+            return None
+        try:
+            connection = connections.of_threads.pop()
+        except IndexError:
+            return None
+        # the layout first and the fence last: marks that arrive in between count
+        layout, since = table.layout, time.monotonic()
+        lately = since - TIMING.idle_seconds
+        is_known = (
+            connection.is_owner_process[0]
+            and name in connection.known_tables
+            and connection.generation == self.generation == table.generation
+            and (table.answered > lately or table.peers_asked_at > lately)
+            and not table.doubtful_marks
+            and not table.missing_marks
+        )
+        before = max(table.largest_shown, table.high_water)
+        if layout is None or not is_known or before + n * table.stride > table.ends_at:
+            connections.release(connection)
+            return None
+        request = InFlightRequest(self, table, n, None, connection.under_way)
+        request.connection, request.began, request.since = connection, since, since
+        request.end = {}
+        try:
+            with connection.under_way:
+                self.in_flight.add(request)
+                monitor = self._monitor()  # inlined `wake_monitor`
+                if monitor is not None and not monitor.poller.awake.is_set():
+                    monitor.wake_up()
+                blocks = self._exchange(request, connection, layout, before)
+        except BaseException as error:  # in no other variable, as its traceback keeps every frame
+            if not self._goes_on(error, request, connection, layout):
+                raise
+            return request.answer or self._draw_with_care(request)
+        if not blocks:
+            discard_connection(request, connection, blocks)
+            return self._draw_with_care(request)
+        if request.end[0] is None:
+            connections.release(connection)
+        else:
+            discard_connection(request, connection, blocks)
+        if blocks[-1][-1] > table.lead_limit:
+            try:
+                self._bound_lead(table, blocks[-1][-1])
+            except TicketError:
+                table.errors += 1
+                raise
+        return blocks
+
+    def _exchange(
+        self, request: InFlightRequest, connection: Connection, layout: Layout, before: int
+    ) -> list[range]:
+        """Send a draw and accept its tickets, which must be above ``before``; none if the table's row is gone."""
+        table = request.table
+        has_waited = ErrorKind.LOCK_TIMEOUT in request.error_kinds
+        blocks = layout.draw(connection.cursor, request.n, has_waited=has_waited)
+        request.stop_waiting()
+        if blocks:
+            table.accept(blocks, before)
+            table.answered = self.alive_at = now = time.monotonic()
+            monitor = self._monitor()
+            if monitor is not None:
+                monitor.durations.append(now - request.since)
+                monitor.ended += 1
+            if self.breaker.failures or table.breaker.failures:
+                self._has_recovered(table)
+            if now >= table.write_due:
+                self._notify_peers(table, now)
+        if self.unresponsive:
+            self.unresponsive.discard(request)
+        return blocks
+
+    def _goes_on(
+        self,
+        error: BaseException,
+        request: InFlightRequest,
+        connection: Connection,
+        layout: Layout,
+    ) -> bool:
+        """Clean up after a failed first attempt; whether to try again, or another server has answered.
+
+        Raises:
+            TicketError: why the server gave no tickets, if ``error`` itself does not say.
+        """
+        request.under_way = threading.Lock()  # its connection may be another draw's soon
+        with request.under_way:
+            try:
+                if recover(request, connection, error, layout):
+                    return True
+                self.unresponsive.discard(request)
+                return end_of_failed(request, error) is not None
+            except TicketError as failure:
+                self.unresponsive.discard(request)
+                if end_of_failed(request, failure) is None:
+                    raise
+                return True
+
+    def _is_observed(self) -> bool:
+        """Whether listeners, or the log, are told of each draw."""
+        events = self._events
+        return events is not None and (
+            bool(events.has_listeners and events.dispatch.drawn)
+            or events.log.isEnabledFor(logging.DEBUG)
+        )
+
+    def _draw_with_care(self, request: InFlightRequest) -> list[range]:
+        """Draw with any connection, find out what has to be known, and try again while that may help.
+
+        Raises:
+            TicketError: why the server gave no tickets. Its breaker, or the table's, has recorded the failure.
+        """
+        began, blocks = time.monotonic(), list[range]()
+        request.under_way = threading.Lock()  # that of a connection may be another draw's by now
         try:
             with request.under_way:
                 try:
-                    self.in_flight.add(request)
-                    if monitor is not None and not monitor.poller.awake.is_set():
-                        monitor.wake_up()
-                    if loop is None and self._is_direct:
-                        blocks = self._attempt(request) or self._draw_again(request)
+                    if request.loop is None and self._is_direct:
+                        blocks = self._repeat(request)
                     else:
                         blocks = self._draw_indirectly(request)
-                    if monitor is not None:
-                        # the time of a failed draw shows time-outs, not what is usual
-                        monitor.durations.append(time.monotonic() - request.since)
+                except TicketError:
+                    raise
+                except BaseException:  # a cancelled task, whose draw may go on in a thread
+                    request.abandon()
+                    raise
                 finally:
-                    self.in_flight.discard(request)  # inlined `remove`
-                    self.unresponsive.discard(request)
-                    if monitor is not None:
-                        monitor.ended += 1
+                    self.remove(request)
             if blocks[-1][-1] > request.table.lead_limit:
                 self._bound_lead(request.table, blocks[-1][-1])
         except (
@@ -343,20 +510,22 @@ class TicketServer(TableAccess):
 
     def _draw_alone(self, request: InFlightRequest) -> list[range]:
         with self.connections.alone or contextlib.nullcontext():
-            return self._attempt(request) or self._draw_again(request)
+            return self._repeat(request)
 
-    def _draw_again(self, request: InFlightRequest) -> list[range]:
+    def _repeat(self, request: InFlightRequest) -> list[range]:
         """Repeat an attempt whose error does not count against the server, until one is answered or the time is over.
 
         Raises:
             TicketError: why the server gave no tickets. Its breaker, or the table's, has recorded the failure.
         """
-        while (
-            len(request.error_kinds) < TIMING.max_attempts and time.monotonic() < request.deadline
+        kinds = request.error_kinds
+        while not kinds or (
+            len(kinds) < TIMING.max_attempts and time.monotonic() < request.deadline
         ):
             blocks = self._attempt(request)
             if blocks:
                 return blocks
+            kinds = request.error_kinds
         raise out_of_attempts(request)
 
     def _attempt(self, request: InFlightRequest) -> list[range] | None:
@@ -365,7 +534,7 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: the server gives no tickets.
         """
-        table, n = request.table, request.n
+        table = request.table
         try:
             connection = self.connections.acquire(request)
         except Exception as error:
@@ -390,31 +559,19 @@ class TicketServer(TableAccess):
                 or bool(table.doubtful_marks)
                 or (bool(table.missing_marks) and table.has_mark_to_read)
             )
-            missing: tuple[PeerServer, ...] = ()
             # read before the fence: a mark that arrives in between then counts
-            if table.missing_marks:
-                missing = tuple(table.missing_marks)
+            missing: tuple[PeerServer, ...] = tuple(table.missing_marks)
             # read after the layout: marks that another draw has just read then count here, too
             before = max(table.largest_shown, table.high_water)
             # its column may have been widened
-            is_near_end = before + n * table.stride > table.ends_at
+            is_near_end = before + request.n * table.stride > table.ends_at
             if layout is None or must_ask_peers or is_near_end:
                 layout, before, missing = inspect(
                     request, connection, must_ask_peers=must_ask_peers
                 )
-            blocks = layout.draw(
-                connection.cursor, n, has_waited=ErrorKind.LOCK_TIMEOUT in request.error_kinds
-            )
-            request.stop_waiting()
-            if blocks:
-                table.accept(blocks, before)
-                if missing and table.has_learned(missing):
-                    drop_everything()  # these tickets, too: their buffer is closed
-                table.answered = self.alive_at = now = time.monotonic()
-                if self.breaker.failures or table.breaker.failures:
-                    self._has_recovered(table)
-                if now >= table.write_due:
-                    self._notify_peers(table, now)
+            blocks = self._exchange(request, connection, layout, before)
+            if blocks and missing and table.has_learned(missing):
+                drop_everything()  # these tickets, too: their buffer is closed
         except BaseException as error:  # `recover` cleans up, and says whether to try again
             if recover(request, connection, error, layout):
                 return None

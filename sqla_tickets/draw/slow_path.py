@@ -72,13 +72,11 @@ class Request(Protocol):
     def answer(self) -> list[range] | None: ...
     def wait_on(self, connection: Connection, patience: float = 0.0, /) -> None: ...
     def stop_waiting(self) -> None: ...
-    def abandon(self) -> None: ...
 
 
 def end_of_failed(request: Request, error: BaseException) -> list[range] | None:
     """Count a failed draw; returns the tickets of the hedge that answered instead, if any."""
-    if not isinstance(error, TicketError):  # a cancelled task, whose draw may continue in a thread
-        request.abandon()
+    if not isinstance(error, TicketError):  # a cancelled task, an interrupt
         return None
     if not isinstance(error, DrawAbandoned):
         request.table.errors += 1
@@ -262,6 +260,7 @@ def _inspect_queue(connection: Connection, request: Request) -> None:
     server, number = request.server, None
     request.lock_reported, server.alive_at = True, time.monotonic()
     with contextlib.suppress(Exception):  # then it is unknown
+        request.wait_on(connection)
         context = server.context.over(connection.cursor)
         definition = inspection.definition(context, request.table.name)
         number = None if definition is None else definition.follows

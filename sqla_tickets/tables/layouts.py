@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from sqlalchemy.engine.interfaces import DBAPICursor
-
 from ..concurrency import time
+from ..connect.cursor import DrawCursor
 from ..dialects import ErrorKind, LayoutName, TicketDialect
 from ..errors import OutOfStep
 
@@ -42,7 +41,7 @@ class Layout(Protocol):
     name: LayoutName
     stub: str
 
-    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+    def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         """Draw up to ``n`` tickets, at least one. A counter without its row returns none.
 
         Args:
@@ -90,14 +89,13 @@ class ReplaceLayout:
         #: Until when single tickets lock, too, by ``time.monotonic()``; 0.0 if they never did.
         self._lock_singles_until = 0.0
 
-    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+    def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         locks_singles = self._lock_singles_until and time.monotonic() < self._lock_singles_until
         if self._may_lock and (locks_singles if n == 1 else not has_waited):
             return self._draw_block(cursor, n)
         blocks: list[range] = []
         for _ in range(min(n, self._max_singles)):
-            cursor.execute(*self._single)
-            ticket = cursor.lastrowid
+            ticket = cursor.insert(*self._single)
             if not ticket:
                 return []
             blocks.append(range(ticket, ticket + self._stride, self._stride))
@@ -125,7 +123,7 @@ class ReplaceLayout:
             return True
         return False
 
-    def _draw_block(self, cursor: DBAPICursor, n: int) -> list[range]:
+    def _draw_block(self, cursor: DrawCursor, n: int) -> list[range]:
         span = self._stride * (n - 1)
         parameters = self._last.parameters(span=span)
         # SQLAlchemy's first 2.0 releases have async cursors that read one answer only
@@ -166,17 +164,18 @@ class CounterLayout:
         self._block = dialect.advance_counter(table, stub=stub)
         self._returning = dialect.returns_counter
 
-    def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+    def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
+        stride = self._stride
         if n == 1:
-            cursor.execute(*self._single)
+            statement = self._single
         else:
-            cursor.execute(self._block.text, self._block.parameters(span=self._stride * n))
+            statement = self._block.text, self._block.parameters(span=stride * n)
         if self._returning:
+            cursor.execute(*statement)
             rows = cursor.fetchall()
             last = rows[0][0] if rows else 0
         else:
-            last = cursor.lastrowid
-        stride = self._stride
+            last = cursor.insert(*statement)
         return [range(last - stride * (n - 1), last + stride, stride)] if last else []
 
     def is_one_statement(self, n: int) -> bool:

@@ -207,7 +207,7 @@ def _under_way(pool: TicketPool) -> Iterator[str]:
         else:
             yield f"a lock is taken: {lock}"
     for server in pool.servers:
-        idle = server.connections._threads
+        idle = server.connections.of_threads
         registers = {
             "draws": server.in_flight,
             "silent draws": server.unresponsive,

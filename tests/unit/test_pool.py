@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import enum
+from pathlib import Path
+from typing import Any
+
 import pytest
 from sqlalchemy import (
     BigInteger,
@@ -25,6 +29,13 @@ from sqla_tickets import (
     TicketSequence,
     TicketWarning,
 )
+
+
+class Name(str, enum.Enum):
+    """Names of sequences, as an application may keep them."""
+
+    PHOTOS = "photos"
+
 
 NOWHERE = "mysql+pymysql://tickets@127.0.0.1:1/tickets"
 
@@ -101,3 +112,13 @@ def test_offsets_that_cannot_be(offsets: tuple[int, int]) -> None:
 def test_a_column_that_holds_no_integers(type_: TypeEngine[object]) -> None:
     with pytest.raises(TicketArgumentError, match=r"photos\.id has the type.*BigInteger"):
         photos_table(type_)
+
+
+def test_next_id_of_a_known_sequence_still_checks_what_it_is_given(tmp_path: Path) -> None:
+    with TicketPool([f"sqlite:///{tmp_path / name}.db" for name in ("one", "two")]) as pool:
+        pool.create_table("photos")
+        assert pool.next_id("photos") != pool.next_id(Name.PHOTOS)
+        mistakes: list[Any] = [Column("photos"), 7, None, ["photos"]]
+        for mistake in mistakes:
+            with pytest.raises(TicketArgumentError):
+                pool.next_id(mistake)

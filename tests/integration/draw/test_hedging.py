@@ -15,12 +15,13 @@ from statistics import median
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, event
+from sqlalchemy import URL, create_engine, event
 from sqlalchemy.util import greenlet_spawn
 from typing_extensions import Self
 
 from sqla_tickets import NoTicketServer, TicketError, TicketPool
-from sqla_tickets.draw import hedging
+from sqla_tickets.connect.connection import Connection
+from sqla_tickets.draw import hedging, slow_path
 from sqla_tickets.draw.hedging import HedgingMonitor
 from sqla_tickets.draw.server import InFlightRequest
 from sqla_tickets.draw.timing import TIMING
@@ -316,6 +317,47 @@ def test_draw_while_the_monitor_is_ended_is_polled(open_pool: OpenPool, tmp_path
         wait_for(lambda: monitor.poller is not ended, "another thread")
         wait_for(lambda: monitor.poller.goes_on, "its start")
         assert request in server.in_flight
+
+
+def test_server_that_freezes_after_a_lock_wait_is_given_up(
+    servers: ServerFixtures, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a draw asks about the queue for a table is polled, too: the user's own Engine has no time-outs."""
+    first, _, urls = fresh_pair(servers, "mariadb")
+    pool = open_pool([create_engine(url) for url in urls], hedge=False)
+    pool.create_table("photos")
+    draw_from(pool, 0)
+    draw_from(pool, 1)
+    inspect_queue, server = slow_path._inspect_queue, pool.servers[0]
+
+    def freeze_and_inspect(connection: Connection, request: slow_path.Request) -> None:
+        first.freeze()
+        inspect_queue(connection, request)
+
+    monkeypatch.setattr(slow_path, "_inspect_queue", freeze_and_inspect)
+    with locked(first, urls[0]):
+        try:
+            with ThreadPoolExecutor(1) as executor:
+                failed = executor.submit(server.draw_at_once, "photos", 1)
+                with pytest.raises(TicketError):
+                    failed.result(FOR_EVER)
+        finally:
+            first.thaw()
+
+
+def test_connection_that_is_just_closed_keeps_no_poll_waiting(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """A draw may close its connection while the monitor looks for an answer."""
+    _, _, urls = fresh_pair(servers, "mariadb")
+    pool = open_pool(urls)
+    pool.create_table("photos")
+    pool.next_ids("photos", 2)
+    connection = pool.servers[0].connections.of_threads[-1]
+    wire = connection._wire
+    assert wire is not None
+    wire.close()
+    assert connection.has_answer
 
 
 def test_the_monitor_outlives_a_log_that_fails(

@@ -10,9 +10,9 @@ from typing import cast
 import pymysql
 import pytest
 from sqlalchemy import URL
-from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import TicketIntegrityError, TicketPool
+from sqla_tickets.connect.cursor import DrawCursor
 from sqla_tickets.errors import OutOfStep
 from sqla_tickets.high_water.peer import Peer
 from tests.integration.draw.test_sockets import engine_for, tls
@@ -155,7 +155,7 @@ def test_block_whose_answers_do_not_end_with_it(
             while cursor.nextset():
                 pass
             with pytest.raises((OutOfStep, pymysql.err.InternalError)):
-                layout.draw(cast("DBAPICursor", cursor), 2)
+                layout.draw(cast("DrawCursor", cursor), 2)
 
 
 def test_a_broken_promise_closes_its_connection(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine
-from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import TicketIntegrityError, TicketPool, TicketSequence, TicketTableError
+from sqla_tickets.connect.cursor import DrawCursor
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
@@ -247,7 +247,7 @@ def test_two_primaries_that_answer_at_the_same_time(
     assert found is not None
     draw, answered, other_has_drawn = found.draw, threading.Event(), threading.Event()
 
-    def draw_and_be_late(cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
+    def draw_and_be_late(cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         blocks = draw(cursor, n, has_waited=has_waited)
         if not answered.is_set():
             answered.set()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from sqlalchemy import URL
-from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import TicketPool, TicketSequence
+from sqla_tickets.connect.cursor import DrawCursor
 from sqla_tickets.high_water import service
 from sqla_tickets.tables.layouts import CounterLayout
 from tests.support.draws import OpenPool, draw_from, run, until
@@ -43,7 +43,7 @@ def test_mark_told_during_a_draw_without_it(
         use(work)
 
     def answer_later(
-        layout: CounterLayout, cursor: DBAPICursor, n: int, *, has_waited: bool = False
+        layout: CounterLayout, cursor: DrawCursor, n: int, *, has_waited: bool = False
     ) -> list[range]:
         blocks = draw(layout, cursor, n, has_waited=has_waited)
         if layout is table.layout:

@@ -110,7 +110,7 @@ def test_table_is_inspected_within_the_time_of_a_draw_where_a_mark_is_doubtful(
     find, waited_on = server.find, list[object]()
 
     def find_and_record(connection: Connection, table: TicketTable) -> Layout:
-        waited_on.extend(request._connection for request in server.in_flight)
+        waited_on.extend(request.connection for request in server.in_flight)
         return find(connection, table)
 
     monkeypatch.setattr(server, "find", find_and_record)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -169,3 +171,37 @@ def test_draw_is_polled_just_when_it_is_overdue(site: Site) -> None:
     assert site.clock.now + tick - request.since == pytest.approx(patience)
     site.poll_after(tick + 1e-6)
     assert len(site.hedges) == 1
+
+
+def test_request_is_answered_or_cancelled_never_both(site: Site) -> None:
+    """A cancelled draw has lost its connection; one that is answered returns it."""
+
+    def cancel(request: InFlightRequest, start: threading.Barrier) -> bool:
+        start.wait()
+        return request.cancel(CancelReason.FAILED_OVER)
+
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(300):
+            request, start = site.draw(), threading.Barrier(2)
+            cancelling = other.submit(cancel, request, start)
+            start.wait()
+            request.stop_waiting()
+            is_cancelled = request.cancelled is not None  # as the draw reads it
+            assert cancelling.result() == is_cancelled
+            assert request not in site.first.in_flight
+            assert not request.cancel(CancelReason.TIMED_OUT)
+
+
+def test_wait_after_the_caller_is_gone_is_cancelled(site: Site) -> None:
+    ended: list[Silence] = []
+
+    class Wait(Silence):
+        def cancel(self) -> None:
+            ended.append(self)
+
+    request = site.draw()
+    request.stop_waiting()  # it waits for nothing now
+    request.abandon()
+    wait = Wait()
+    request.wait_on(wait)
+    assert ended == [wait]

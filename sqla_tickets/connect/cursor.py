@@ -1,0 +1,129 @@
+"""The cursor of a connection to a ticket server: it never mistakes an old answer for a new one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn, Protocol
+
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+
+from ..errors import OutOfStep
+from .sockets import CLOSED, Poll, buffer_of
+
+log = logging.getLogger("sqla_tickets.connect.connection")
+
+#: The drivers whose connections have ``query()`` and ``insert_id()``, as MySQL's C library has. Their cursors call both.
+_LIKE_C_LIBRARY: Final = {"pymysql", "MySQLdb"}
+
+
+class DrawCursor(DBAPICursor, Protocol):
+    """The type of a connection's cursor: what the package uses of a driver's cursor, and one call more."""
+
+    def insert(self, *arguments: Any) -> int:
+        """Send a statement that returns no rows; returns the number that the server generated, 0 for none."""
+        ...
+
+
+class TicketCursor:
+    """A driver's cursor, as statements of a ticket server use it.
+
+    Args:
+        dbapi: the driver's connection.
+    """
+
+    # no `__getattr__`: with one, Python looks up every attribute the slow way
+    __slots__ = ("_cursor", "_execute", "close", "fetchall", "nextset")
+
+    def __init__(self, dbapi: DBAPIConnection) -> None:
+        self._cursor = cursor = dbapi.cursor()
+        self._execute, self.fetchall, self.close = cursor.execute, cursor.fetchall, cursor.close
+        with suppress(AttributeError):  # the async cursors of SQLAlchemy's first 2.0 releases
+            self.nextset = cursor.nextset
+
+    def execute(self, *arguments: Any) -> object:
+        """Send a statement."""
+        return self._execute(*arguments)
+
+    def insert(self, *arguments: Any) -> int:
+        """The same as `DrawCursor.insert`."""
+        self.execute(*arguments)
+        return self._cursor.lastrowid or 0
+
+    @property
+    def lastrowid(self) -> Any:
+        """The driver's ``lastrowid``."""
+        return self._cursor.lastrowid
+
+    @property
+    def rowcount(self) -> int:
+        """The driver's ``rowcount``."""
+        return self._cursor.rowcount
+
+    @property
+    def description(self) -> Any:
+        """The driver's ``description``."""
+        return self._cursor.description
+
+
+class CheckedCursor(TicketCursor):
+    """A cursor that sends nothing while there is unread data.
+
+    A repeated or late answer would pass for the next statement's answer. So a number of one sequence would become a
+    ticket of another one.
+
+    Args:
+        dbapi: the driver's connection.
+        poll: shows what has arrived on the connection's socket.
+        name: the server's name, for the log.
+    """
+
+    __slots__ = ("_buffer", "_encoding", "_insert_id", "_name", "_poll", "_query")
+
+    def __init__(self, dbapi: DBAPIConnection, poll: Poll, name: str = "") -> None:
+        super().__init__(dbapi)
+        self._poll, self._buffer, self._name = poll, buffer_of(dbapi), name
+        self._query: Callable[[bytes], object] | None = None
+        driver: Any = dbapi
+        if any(
+            base.__module__.partition(".")[0] in _LIKE_C_LIBRARY for base in type(dbapi).__mro__
+        ):
+            self._query, self._insert_id = driver.query, driver.insert_id
+            self._encoding: str = driver.encoding
+
+    def execute(self, *arguments: Any) -> object:
+        """Send a statement, unless there is unread data.
+
+        Raises:
+            OutOfStep: there is unread data; nothing was sent.
+        """
+        events = self._poll(0)
+        if events or self._buffer():
+            self._refuse(events)
+        return self._execute(*arguments)
+
+    def insert(self, *arguments: Any) -> int:
+        """The same as `DrawCursor.insert`, unless there is unread data.
+
+        Raises:
+            OutOfStep: there is unread data; nothing was sent.
+        """
+        if self._query is None or len(arguments) > 1:
+            return super().insert(*arguments)
+        events = self._poll(0)
+        if events or self._buffer():
+            self._refuse(events)
+        # what the driver's cursor does, without the cursor: with PyMySQL, nine calls less
+        self._query(arguments[0].encode(self._encoding))
+        return int(self._insert_id())
+
+    def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:
+        if events and events[0][1] & CLOSED:
+            raise OutOfStep("the idle connection was closed")
+        log.warning(
+            "%s: closed a connection that had unread data before a statement was sent. Check whether a proxy repeats "
+            "or delays answers: a late answer could be taken for the next one",
+            self._name,
+        )
+        raise OutOfStep("unread data on an idle connection")
