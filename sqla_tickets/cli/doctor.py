@@ -31,6 +31,7 @@ from ..status.text import (
     remedy,
     restoration,
     set_back,
+    started_again,
     without_advice,
     writes_again,
 )
@@ -531,7 +532,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value=found,
                 why=without_advice(in_short(str(state), str(server.server), name), found),
-                fix=remedy(found, name),
+                fix=started_again(server.server.offset) if found == "down" else remedy(found, name),
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(

@@ -251,14 +251,22 @@ def restore(
         f"NOT KNOWN: the high-water marks on {server}, which does not answer"
         for server in unanswered
     ]
-    lines += on_shards.unknown(name)
+    unknown = on_shards.unknown(name)
+    lines += unknown
     lines.append(
         f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride} tickets "
         f"({numbers} numbers)"
     )
     lines += [_restoring(name, server, states[server], above) for server in servers]
+    down = [server for server in servers if isinstance(states[server], TicketError)]
+    if offset is None and 0 < len(down) < len(servers):
+        lines.append(
+            f"this raises the servers that answer; to raise only {down[0]} after its repair, give --offset"
+            f" {down[0].offset}"
+        )
     missing = [server for server in servers if states[server] is None]
-    following = _after_restore(name, {_set_back(s, states[s], kept, pool.stride) for s in servers})
+    following = [_not_checked(name)] * bool(unknown)
+    following += _after_restore(name, {_set_back(s, states[s], kept, pool.stride) for s in servers})
     return Plan(
         {name: lines},
         lambda: [_restore(pool, name, servers, above)],
@@ -275,6 +283,14 @@ def _set_back(
     if not isinstance(state, ActiveTable) or (state.number or 0) + stride > mark:
         return "up"
     return "quarantined" if server.is_raised_fence(mark) else "set back"
+
+
+def _not_checked(name: str) -> str:
+    """The next step after a restore that read none of the sequence's ids."""
+    return (
+        f"the ids of {name!r} on the shards were not checked: run this again, with --shard URL for every shard (and"
+        f" --column TABLE.COLUMN={name}, if the column has another name)"
+    )
 
 
 def _after_restore(name: str, before: Collection[State]) -> list[str]:

@@ -378,12 +378,12 @@ def _set_back(
 ) -> TicketIntegrityError:
     expected = f"a ticket above {last}, which it had issued before"
     if last == table.largest_mark:
-        before = (
-            "since it was set back before"
-            if server.is_raised_fence(last)
-            else "which it had issued before"
-        )
-        expected = f"a ticket above {last}, {before}, as its peers know"
+        expected += ", as its peers know"
+        if server.is_raised_fence(last):
+            expected = (
+                f"a ticket above {last}, as its peers know: a process has already found that this server"
+                " was set back"
+            )
     why = "find out whether it was restored from a backup, promoted, truncated or altered."
     least = server.raise_fence(table, last)
     return _integrity_error(server, table, "regression", expected, f"{found}: {why}", least)
@@ -412,8 +412,8 @@ def _integrity_error(
         )
     error = TicketIntegrityError(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"
-        f" {found} This draw's tickets are discarded, and this process no longer draws from the table."
-        f" {repair}"
+        f" {found} This draw's tickets are discarded. This process has quarantined the table: it no longer draws"
+        f" from it. {repair}"
     )
     error.kind = kind
     return error

@@ -98,8 +98,6 @@ def few_of(names: Sequence[str]) -> str:
 #: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
-    "down": "Start the server, or repair the network between here and it. If it starts from a backup, run sqla-tickets"
-    " restore before clients reach it.",
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
@@ -127,7 +125,9 @@ def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
 def _problem(s: TableStatus) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
     fix = remedy(s.state, s.sequence)
-    if s.state == "no database":
+    if s.state == "down":
+        fix = started_again(s.offset)
+    elif s.state == "no database":
         fix = new_or_restored(s.offset)
     if s.state == "read-only":
         why = "It answers, but takes no writes."
@@ -234,7 +234,7 @@ def set_back(status: TableStatus) -> str:
 def restoration(status: TableStatus) -> str:
     """The remedy for a table that was set back."""
     if status.is_read_only:
-        return f"Let it {_restored_apart(status.offset)}"
+        return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (
         f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
         " draw from the other servers."
@@ -244,6 +244,14 @@ def restoration(status: TableStatus) -> str:
     return (
         f"{fix} Then restart the processes that have quarantined it, or call pool.unquarantine({status.sequence!r}) in"
         " them."
+    )
+
+
+def started_again(offset: int) -> str:
+    """What to do about a server that is down."""
+    return (
+        "Start the server, or repair the network between here and it. If it starts from a backup, or a replica takes"
+        f" its place, start it {_restored_apart(offset)}"
     )
 
 
@@ -264,13 +272,13 @@ def writes_again(end: str, offset: int) -> str:
     """
     return (
         f"If its numbers are current: {end}. If it was a replica, or its data are old, let it"
-        f" {_restored_apart(offset)}"
+        f" take writes only {_restored_apart(offset)}"
     )
 
 
 def _restored_apart(offset: int) -> str:
     return (
-        f"take writes only under an address that no client has; then run sqla-tickets restore --offset {offset}, with"
+        f"under an address that no client has; then run sqla-tickets restore --offset {offset}, with"
         " --server and --shard URLs for every server and shard. Give it the clients' address last."
     )
 

@@ -50,7 +50,12 @@ def assert_quarantined(
     """The log says so, critically and once; the status says so; the other server goes on."""
     critical = [r.getMessage() for r in caplog.records if r.levelno == logging.CRITICAL]
     assert len(critical) == 1
-    for word in ("'photos'", f"(offset {offset})", *words):
+    for word in (
+        "'photos'",
+        f"(offset {offset})",
+        "This process has quarantined the table",
+        *words,
+    ):
         assert word in critical[0]
     (record,) = [r for r in pool.status() if r.server == str(pool.servers[offset - 1])]
     assert record.breaker == "quarantined"

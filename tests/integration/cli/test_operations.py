@@ -343,11 +343,18 @@ def test_restore_says_what_is_recorded_nowhere(
     done = run_cli("restore", "photos", "--offset", 1, *shards, *on)
     assert done.code == 0, done.text
     assert f"NOT KNOWN: the high-water marks on sqlite:///{down.database}" in done.text
+    assert "were not checked" not in done.text
+    without_offset = run_cli("restore", "photos", *shards, *on, "--dry-run")
+    assert "this raises the servers that answer" in without_offset.text
+    assert "give --offset 2" in without_offset.text
+    assert "this raises" not in done.text
     assert last_tickets(options(ticket_urls))[0] > 98765
     done = run_cli("restore", *shards, *options(ticket_urls))
     assert done.code == 0, done.text
     assert done.text.count("NOT KNOWN") == 1
     assert "--column TABLE.COLUMN=people" in done.text
+    assert "Next: the ids of 'people' on the shards were not checked" in done.text
+    assert "the ids of 'photos' on the shards were not" not in done.text
 
 
 def test_a_server_that_is_down_stops_what_needs_all(tmp_path: Path) -> None:

@@ -410,7 +410,9 @@ def test_what_only_killed_processes_have_drawn_is_not_drawn_again(
     wait_for_mark(ticket_urls[1], 1, lost)
     for _ in range(2):
         later = open_pool(ticket_urls)
-        with pytest.raises(TicketIntegrityError, match="set back before"):
+        with pytest.raises(
+            TicketIntegrityError, match="has already found that this server was set back"
+        ):
             later.servers[0].draw("photos", 1)
     assert marks_on(ticket_urls[1])["photos", 1] < lost + 3 * 10**6  # none raises another
     pool.raise_above("photos", 10**7)

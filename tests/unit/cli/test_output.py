@@ -195,6 +195,15 @@ def test_each_reason_has_its_finding() -> None:
     assert "The same: b." in text
 
 
+def test_a_server_that_is_down_is_restored_apart_by_its_offset() -> None:
+    """Without the offset, the command would raise the healthy servers."""
+    lines = shown(status_view([record("", 2, "down", error=GONE)], [], 2)).splitlines()
+    said = " ".join(" ".join(lines).split())
+    assert "start it under an address that no client has; then run sqla-tickets restore" in said
+    assert "--offset 2, with --server and --shard" in said
+    assert max(map(len, lines)) <= 80
+
+
 def test_an_old_number_is_said_with_what_is_known() -> None:
     """What a client has raised the fence to is above all that was issued."""
     issued = record("photos", 2, "set back", last_ticket=3_000, high_water_mark=3_412)
