@@ -39,6 +39,7 @@ from .inspection import joined_above
 from .options import (
     ABOVE,
     COUNT,
+    KIND,
     STRIDE,
     TICKET,
     Failure,
@@ -593,8 +594,17 @@ def retire(
 
 @cli.command("grants", short_help="Print the SQL that grants a user the least privileges.")
 @click.argument("role", type=click.Choice(ROLES))
-@click.option("--on", "kind", required=True, help="The kind of server: mysql, mariadb, postgresql.")
-@click.option("--user", help="The user; default: tickets, migrations, monitor.")
+@click.option(
+    "--on",
+    "kind",
+    required=True,
+    type=KIND,
+    metavar="KIND",
+    help="The kind of server: mysql, mariadb, postgresql.",
+)
+@click.option(
+    "--user", help="The user; default: tickets to draw, migrations to migrate, monitor to monitor."
+)
 @click.option("--database", default="tickets", show_default=True, help="The ticket database.")
 @click.option(
     "--host", default="%", show_default=True, help="The user's host, on MySQL and MariaDB."

@@ -675,7 +675,7 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
             ),
             fix=(
                 f"Nothing, if only migrations use {_user(server)}. If applications draw as this user, give migrations "
-                "their own, and this one only the grants that `sqla-tickets grants draw` prints."
+                f"their own, and this one only what `sqla-tickets grants draw --on {server.kind}` prints."
             ),
         )
 

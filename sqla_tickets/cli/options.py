@@ -30,6 +30,18 @@ TICKET: Final = click.IntRange(1, largest_ticket(64))
 #: A number that a table can be raised above.
 ABOVE: Final = click.IntRange(0, largest_ticket(64) - 1)
 
+
+class _KindType(click.ParamType):
+    """A kind of server, which may be another package's."""
+
+    name = "text"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return "Give mysql, mariadb or postgresql."
+
+
+KIND: Final = _KindType()
+
 #: The password of a URL, which may have an @ or / that should be written %40 or %2F.
 _PASSWORD: Final = re.compile(r"(?<=://)[^\s'\"]*@")
 

@@ -306,8 +306,9 @@ def _after_restore(name: str, before: Collection[State]) -> list[str]:
             " restart"
         )
     if before != {"set back"}:
+        otherwise = "otherwise: " if steps else ""
         steps.append(
-            f"restart each process that has quarantined {name!r}: until then it draws from the other servers. Or call"
+            f"{otherwise}restart each process that has quarantined {name!r}: until then it draws from the other servers. Or call"
             f" pool.unquarantine({name!r}) in it, which logs: drawing again from the ticket table"
         )
         steps.append(
@@ -444,7 +445,11 @@ def _known_tickets(
         yield state.number, f"the number on {server}"
     mark = _high_water_mark(server, kept)
     if mark:
-        more = f", which a client raised by {TIMING.margin_tickets:,} tickets when it noticed that the server was set back"
+        tickets = TIMING.margin_tickets
+        more = (
+            f", which a client raised by {tickets:,} tickets ({tickets * server.context.stride:,} numbers) when it"
+            " noticed that the server was set back"
+        )
         yield (
             mark,
             f"the high-water mark of {server}{more if server.is_raised_fence(mark) else ''}",

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from ..connect.failures import IS_IT_RUNNING
 from ..dialects import find_class
+from ..high_water.timing import TIMING
 from ..maintenance.status import State, TableStatus
 
 #: How many names a list has.
@@ -225,10 +226,11 @@ def set_back(status: TableStatus) -> str:
     """Why a table's number is too old."""
     known, shown = status.high_water_mark or 0, status.last_ticket or 0
     if (known - status.offset) % status.stride:
-        expected = f"its peers refuse its tickets up to {known:,}"
-    else:
-        expected = f"its peers know that it issued {known:,}"
-    return f"It was set back: it shows {shown:,}, and {expected}."
+        return (
+            f"It was set back: it shows {shown:,}. Processes refuse its tickets up to {known:,}: the last known number"
+            f" and a margin of {TIMING.margin_tickets:,} tickets."
+        )
+    return f"It was set back: it shows {shown:,}, and its peers know that it issued {known:,}."
 
 
 def restoration(status: TableStatus) -> str:

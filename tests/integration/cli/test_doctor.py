@@ -471,7 +471,7 @@ def test_a_table_that_was_set_back(
     done = run_cli("doctor", *options(ticket_urls))
     assert done.code == 1
     assert done.text.count("IDS CAN REPEAT") == 2
-    assert "peers refuse its tickets up to" in done.text
+    assert "Processes refuse its tickets up to" in done.text
 
 
 def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
@@ -532,7 +532,9 @@ def test_grants_that_are_missing(pair: Pair) -> None:
 @MYSQL_LIKE
 def test_grants_that_are_too_many(pair: Pair) -> None:
     grant_only(pair.first, pair.urls[0], "ALL")
-    assert pair.only("grants-dangerous").value == "ALL PRIVILEGES"
+    dangerous = pair.only("grants-dangerous")
+    assert dangerous.value == "ALL PRIVILEGES"
+    assert f"grants draw --on {pair.first.kind}`" in dangerous.fix
     grant_only(pair.first, pair.urls[0], *LEAST)
     with pair.first.administrator() as cursor:
         cursor.execute(f"GRANT FILE ON *.* TO '{USER}'@'%'")

@@ -280,6 +280,12 @@ def test_kind_without_users_is_refused_by_its_name(kind: str) -> None:
     assert kind in done.text.lower()
 
 
+def test_missing_kind_is_refused_with_the_kinds() -> None:
+    done = run_cli("grants", "draw")
+    assert done.code == 2
+    assert "mysql, mariadb or postgresql" in done.text
+
+
 def test_names_cannot_end_a_statement() -> None:
     asked = ["--on", "mysql", "--user", "a'b", "--database", "a`b"]
     assert "ON `a``b`.* TO 'a''b'@'%';" in run_cli("grants", "draw", *asked).text

@@ -264,7 +264,9 @@ def test_a_server_is_set_back_under_a_running_application(
         assert rehearsal.json["proof"] is None
         assert any("the largest photos.id on" in line for line in rehearsal.json["plan"])
         assert any("the high-water mark of" in line for line in rehearsal.json["plan"])
-        assert any("raised by 100,000 tickets" in line for line in rehearsal.json["plan"])
+        assert any(
+            "raised by 100,000 tickets (200,000 numbers)" in line for line in rehearsal.json["plan"]
+        )
         assert run_cli("status", *on, "--over", 0).code == 1
         done = run_cli("restore", "--offset", 1, *shards, *on)
         assert done.code == 0, done.text

@@ -203,4 +203,5 @@ def test_restore_ends_with_the_next_step_for_the_state(
     for text in (NOT_REACHED, QUARANTINED):
         assert (text in done.text) == (text in advice)
     assert ("pool.unquarantine('photos')" in done.text) == (state != "set back")
+    assert ("otherwise: restart" in done.text) == (state == "up")
     assert ("a rate/s above 0" in done.text) == (state != "set back")
