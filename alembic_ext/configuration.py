@@ -72,8 +72,8 @@ def pool_named(pools: Pools, name: str | None) -> TicketPool:
         wanted, there = name or "default", ", ".join(sorted(pools))
         where = "ticket_servers" if wanted == "default" else f"a section [ticket_pools.{wanted}]"
         raise CommandError(
-            f"no ticket pool named {wanted!r} is configured (there are: {there}): name one of these, or"
-            f" give alembic.ini {where}"
+            f"no ticket pool named {wanted!r} is configured (configured: {there}): name one of these, or"
+            f" add {where} to alembic.ini"
         ) from None
 
 

@@ -99,7 +99,7 @@ def names_of_sequences(values: object) -> set[str]:
         TicketArgumentError: one of them is invalid, or there is a single string.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TicketArgumentError(f"expected a list of names of sequences, found {_shown(values)}")
+        raise TicketArgumentError(f"expected a list of sequence names, found {_shown(values)}")
     return {name_of_sequence(value) for value in cast("Iterable[object]", values)}
 
 

@@ -344,7 +344,7 @@ def raise_(
     """
     if above is not None and not sequences:
         raise click.UsageError(
-            "--above NUMBER needs the names of sequences: raise SEQUENCE --above NUMBER"
+            "--above NUMBER needs sequence names: raise SEQUENCE --above NUMBER"
         )
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
@@ -524,7 +524,7 @@ def grow(
 ) -> None:
     """Add ticket servers while clients draw.
 
-    Run it with --add on the present configuration; the new servers begin above every id on the shards. If the stride
+    Run it with --add on the current configuration; the new servers begin above every id on the shards. If the stride
     has no room, the command enlarges it: then give all clients the new configuration, and run the command with
     --finish on that configuration.
     """

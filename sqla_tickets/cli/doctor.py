@@ -206,8 +206,8 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="sync_binlog",
             value=value,
             why=(
-                "After a crash the server (its InnoDB follows the binary log) or a replica may lack the last tickets, "
-                "and then issues them again."
+                "After a crash, the server (where InnoDB rolls back what the binary log lacks) or a replica may lack the "
+                "last tickets, and then issues them again."
             ),
             fix="SET GLOBAL sync_binlog = 1, or set skip-log-bin, as a ticket server needs no replica.",
         )
@@ -599,7 +599,7 @@ def connections(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             severity="stops",
             variable="max_connections",
             value=f"{most}, of which {used} were used",
-            why="The next restart of the application may get no connection.",
+            why="The next time the application restarts, it may get no connection.",
             fix=f"{server.dialect.set_global('max_connections', max(4 * used, 500))}, and set it in the configuration.",
         )
 

@@ -138,7 +138,8 @@ def pool_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SERVERS",
             show_envvar=True,
-            help="A ticket server; repeat the option for each, in the pool's order. The variable separates URLs by spaces.",
+            help="A ticket server; repeat the option for each, in the pool's order. In the environment variable,"
+            " separate the URLs with spaces.",
         ),
         click.option(
             "--config",
@@ -169,8 +170,8 @@ def shard_options(command: Command) -> Command:
             metavar="URL",
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
-            help="A database of the application; repeat the option for each. The variable separates URLs by spaces. Default: shards of the"
-            " configuration.",
+            help="A database of the application; repeat the option for each. In the environment variable, separate the URLs"
+            " with spaces. Default: the shards in the configuration.",
         ),
     ):
         command = option(command)

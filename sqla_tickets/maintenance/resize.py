@@ -138,8 +138,8 @@ def _open_gap(
         number = handle.raise_above(above)
         if below < number < above:
             raise TicketTableError(
-                f"{handle}: expected a number of at most {below}, found {number}, because clients draw from it. "
-                "Stop all clients, and run this again"
+                f"{handle}: expected a number of at most {below}, found {number}: clients are drawing from this "
+                "table. Stop all clients, and run this again"
             )
     for handle in handles(old, name):
         handle.raise_above(below, is_joining=True)

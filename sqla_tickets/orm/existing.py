@@ -55,8 +55,8 @@ def check_replaceable(column: Column[Any], declared: object) -> None:
         )
     if column.computed is not None:
         raise TicketArgumentError(
-            f"{where} cannot draw from {declared!r}, as the database computes it: expected a column that an INSERT "
-            f"sets"
+            f"{where} cannot draw from {declared!r}, because the database computes the column: expected a column that "
+            f"an INSERT sets"
         )
 
 

@@ -83,8 +83,8 @@ def insert_from_select(
     dialect = find_dialect(connected.dialect)
     if dialect is None:
         raise TicketArgumentError(
-            f"insert_from_select() into {target}: {connected.dialect.name} may not undo an INSERT that fails: draw "
-            f"with pool.next_ids(name, n), and insert the rows"
+            f"insert_from_select() into {target}: {connected.dialect.name} might not undo a failed INSERT: draw "
+            f"the ids with pool.next_ids(name, n), and insert the rows yourself"
         )
     copy = _Copy(connected, dialect, target, given, drawn, rows)
     copy.check()
@@ -144,7 +144,7 @@ def _refuse_select(rows: SelectBase, columns: int) -> None:
     found = len(list(cast("Any", rows.subquery()).c))
     if found != columns:
         raise TicketArgumentError(
-            f"insert_from_select(): expected a SELECT of {columns} columns, found one of {found}"
+            f"insert_from_select(): expected {columns} columns in the SELECT, found {found}"
         )
 
 

@@ -99,8 +99,8 @@ def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocat
     assert isinstance(allocator, LeaseAllocator)
     if wanted not in (None, allocator.seconds):
         raise TicketArgumentError(
-            f"{this}={seconds}: its leases already last {allocator.seconds} seconds: choose the duration once, "
-            f"before the first id"
+            f"{this}={seconds}, but the pool's leases already last {allocator.seconds} seconds. Choose the duration "
+            f"once, before the first id"
         )
     return allocator
 

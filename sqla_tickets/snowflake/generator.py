@@ -334,7 +334,7 @@ class SnowflakeGenerator:
             )
         if tick < 0:
             raise ClockMovedBack(
-                f"this machine's clock is before the epoch of {self.layout}: set it, then try again"
+                f"this machine's clock is before the epoch of {self.layout}: set the clock, then try again"
             )
 
     def _count(self, in_vain: int, lease: Lease) -> int:

@@ -59,7 +59,7 @@ class PeerHorizons:
 
     def _report(self, peer: TicketServer, node: int, horizon: int) -> None:
         log.error(
-            "%s has a horizon of node %d at %d (microseconds since 1970), which cannot be true: it is more than a "
+            "%s records for node %d a horizon of %d (microseconds since 1970), which cannot be true: it is more than a "
             "day and ten leases from now. All such rows are ignored. Find the client that wrote them, and delete "
             "them on that server: DELETE FROM %s WHERE horizon > %d",
             peer,

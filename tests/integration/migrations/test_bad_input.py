@@ -176,7 +176,7 @@ def test_moves_that_lead_nowhere(
         fails(lambda: op.move_ticket_table("photos", to="same"), "share servers")
         fails(lambda: op.move_ticket_table("photos", to="default"), "share servers")
         fails(lambda: op.move_ticket_table("photos", to="wide"), "the same stride")
-        fails(lambda: op.move_ticket_table("photos", to="nowhere"), "there are: default, media")
+        fails(lambda: op.move_ticket_table("photos", to="nowhere"), "configured: default, media")
         fails(lambda: op.move_ticket_table("taken", to="media"), "already")
         fails(lambda: op.rename_ticket_table("photos", "taken"), "already")
         fails(lambda: op.move_ticket_table("none", to="media"), "create it first")

@@ -297,7 +297,7 @@ def computed() -> Column[int]:
             lambda: key(TicketSequence("b")),
             r"it has the default TicketSequence\('b'\): expected no default",
         ),
-        (computed, r"photos\.double cannot draw .* the database computes it"),
+        (computed, r"photos\.double cannot draw .* the database computes the column"),
         (lambda: Photo.__table__.c.title, r"has the type .* use BigInteger"),
         (lambda: Column("id", Integer), "expected a table column"),
         (lambda: Photo, "expected a table column"),

@@ -450,7 +450,7 @@ def test_invalid_arguments_are_refused(site: Site) -> None:
     with site.session() as session:
         refuses("it has no column other", session, photos, ["other"], one_row)
         refuses(r"it has no column words\.word", session, photos, [words.c.word], one_row)
-        refuses("SELECT of 2 columns, found one of 1", session, photos, ["title", "stars"], one_row)
+        refuses("2 columns in the SELECT, found 1", session, photos, ["title", "stars"], one_row)
         refuses("in several tables. Insert into Person", session, Engineer, ["machine"], one_row)
         refuses(r"points to people\.id", session, Engineer.__table__, ["machine"], one_row)
         refuses("a class that is mapped", session, Session, ["machine"], one_row)
