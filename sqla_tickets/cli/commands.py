@@ -343,9 +343,7 @@ def raise_(
     A number is never lowered. The command reads the shards again at the end, and checks that new ids are tickets.
     """
     if above is not None and not sequences:
-        raise click.UsageError(
-            "--above NUMBER needs sequence names: raise SEQUENCE --above NUMBER"
-        )
+        raise click.UsageError("--above NUMBER needs sequence names: raise SEQUENCE --above NUMBER")
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
         if above is None and not opened:
