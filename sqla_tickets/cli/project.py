@@ -30,6 +30,10 @@ PLUGIN: Final = "sqla_tickets"
 PLUGINS: Final = f'autogenerate_plugins=["alembic.autogenerate.*", "{PLUGIN}"]'
 #: The placeholder URLs in the files of `alembic init`.
 _UNSET: Final = "driver://user:pass@"
+_IMPORTS_OF_LOOP: Final = (
+    "import logging\n",
+    "from alembic_ext.configuration import expanded\n",
+)
 
 
 @dataclass
@@ -195,9 +199,14 @@ def _with_everything(
             found.left.append(
                 f"In {env}, run the migrations on each shard: replace the functions by those of\n"
                 f"{TEMPLATE / 'env.py'}\n"
-                "and add its imports. Keep your target_metadata. Then `alembic current -v` names each shard."
+                "and add its imports. Keep your target_metadata and your own arguments of context.configure(). Then"
+                " `alembic current -v` names each shard."
             )
         text = sharded or text
+    if is_sharded and _ignores_url(text):
+        found.left.append(
+            f"In {env}, remove the line that sets sqlalchemy.url: the loop over the shards ignores it."
+        )
     text = with_plugin(text)
     if f'"{PLUGIN}"' not in text and f"'{PLUGIN}'" not in text:
         found.left.append(f"In {env}, give context.configure() the argument\n{PLUGINS}")
@@ -224,9 +233,19 @@ def with_loop(text: str) -> str | None:
         text = text.replace(functions[name], function)
     lines = text.splitlines(keepends=True)
     lines[_first_import(text) : _first_import(text)] = [
-        f"import {name}\n" for name in ("logging", "os") if f"import {name}\n" not in lines
+        line for line in _IMPORTS_OF_LOOP if line not in lines
     ]
     return "".join(lines)
+
+
+def _ignores_url(text: str) -> bool:
+    """Whether ``env.py`` has our loop, and sets ``sqlalchemy.url`` outside its functions."""
+    module = ast.parse(text)
+    statements = [n for n in module.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    calls = [n for s in statements for n in ast.walk(s) if isinstance(n, ast.Call)]
+    return "databases" in _functions(text) and any(
+        "config.set_main_option('sqlalchemy.url'" in ast.unparse(call) for call in calls
+    )
 
 
 def _first_import(text: str) -> int:

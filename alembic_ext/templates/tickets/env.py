@@ -1,11 +1,12 @@
 """Runs the migrations of one database, or of one shard after another."""
 
 import logging
-import os
 from logging.config import fileConfig
 
 from alembic import context
 from sqlalchemy import engine_from_config, pool
+
+from alembic_ext.configuration import expanded
 
 # this is the Alembic Config object, which provides
 # access to the values within the .ini file in use.
@@ -25,8 +26,8 @@ target_metadata = None
 
 def databases() -> list[str]:
     """The URLs of the shards, or of the only database, with variables of the environment."""
-    shards = config.get_main_option("shards") or config.get_main_option("sqlalchemy.url") or ""
-    return os.path.expandvars(shards).split()
+    key = "shards" if config.get_main_option("shards") else "sqlalchemy.url"
+    return expanded(config.get_main_option(key, ""), key).split()
 
 
 def run_migrations_offline() -> None:

@@ -195,10 +195,43 @@ def test_what_is_left_is_named(folder: Path) -> None:
     assert max(map(len, left.splitlines())) <= 80
     assert " ".join(left.split()) == (
         "- In ENV, run the migrations on each shard: replace the functions by those of TEMPLATE and"
-        " add its imports. Keep your target_metadata. Then `alembic current -v` names each shard."
+        " add its imports. Keep your target_metadata and your own arguments of context.configure(). Then `alembic current -v` names each shard."
         f" - In ENV, give context.configure() the argument {PLUGINS}"
         " - In ENV, set target_metadata to the MetaData of your models."
     )
+
+
+def test_line_that_the_loop_ignores_is_named(folder: Path) -> None:
+    """It decided which database Alembic reaches; an ``env.py`` without our loop needs it."""
+    project = Project(folder)
+    setting = 'config.set_main_option("sqlalchemy.url", os.environ["DATABASE_URL"])'
+    project.replace(project.env, ("target_metadata = None", f"import os\n\n{setting}"))
+    assert run_cli("init", *SERVERS, "--shard", "sqlite:///a").code == 0, "one database"
+    shards = ["--shard", "sqlite:///a", "--shard", "sqlite:///b"]
+    done = run_cli("init", *SERVERS, *shards)
+    assert done.code == FOUND
+    left = done.text.split("Still to do:\n")[1].replace(str(project.env), "ENV")
+    assert max(map(len, left.splitlines())) <= 80
+    assert " ".join(left.split()) == (
+        "- In ENV, remove the line that sets sqlalchemy.url: the loop over the shards ignores it."
+    )
+    project.replace(project.env, (setting, ""))
+    assert run_cli("init", *SERVERS, *shards).code == 0
+    project.replace(project.env, ("def databases", f"{setting}\n\n\ndef own"))
+    assert run_cli("init", *SERVERS, *shards).code == 0, "the loop is the project's own"
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("template", ["generic", str(TEMPLATE)])
+def test_loop_refuses_a_variable_that_is_not_set(
+    ticket_urls: list[URL], folder: Path, template: str
+) -> None:
+    """A driver would take its name for the password."""
+    project = Project(folder, template)
+    (folder / "app.py").write_text(MODEL)
+    run_cli("init", *sqlite_options(ticket_urls, [Path("${FOLDER}") / n for n in "ab"]))
+    message = "FAILED: shards refers to the environment variable FOLDER, which is not set"
+    assert message in project.run("current", "-v", fails=True)
 
 
 @pytest.mark.parametrize(
