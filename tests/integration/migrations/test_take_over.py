@@ -104,7 +104,8 @@ def test_every_shard_of_the_configuration_counts(tmp_path: Path) -> None:
     project.replace(project.folder / "alembic.ini", ("ticket_servers =", named))
     assert GENERATED in project.revision("tickets")
     assert "THIRD_SHARD, which is not set" in project.run("upgrade", "head", fails=True)
-    project.run("upgrade", "head", THIRD_SHARD=text_of(shards[2]))
+    logged = project.run("upgrade", "head", THIRD_SHARD=text_of(shards[2]))
+    assert "every ticket of 'photos' is above 5010000: photos.id ends at 5000000" in logged
     with TicketPool(tickets) as pool:
         assert min(pool.next_ids("photos", 2)) > 5_000_000
 
