@@ -28,10 +28,9 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-# What the benchmarks, the simulation and `make screenshots` write is included by other pages.
+# What the benchmarks and the simulation write is included by other pages.
 exclude_patterns = [
     "_build",
-    "pictures/*.md",
     "understand/performance/*.md",
     "understand/scale/*.md",
 ]

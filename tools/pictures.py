@@ -1,7 +1,7 @@
 """Draws the handbook's pictures of flush, fail-over, move and growth from real runs: `make screenshots`.
 
 Starts MariaDB servers, does to them what a picture shows while a client draws, and writes
-`docs/pictures/*.svg`, each with its words in a file `*.md`. Only the architecture is drawn, and has no times.
+`docs/pictures/*.svg`, and their words into the pages that show them. Only the architecture is drawn, and has no times.
 
     python tools/pictures.py [FOLDER [NAME ...]]
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +33,8 @@ from tests.support.command_line import options, run_cli
 from tests.support.servers import MariaDB, ServerRegistry
 from tests.support.themes import BOX, COLOURS, INK, LINE, PAPER, RED, SMALL_INK, save, themed, use
 
-FOLDER: Final = (
-    Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1] / "docs" / "pictures"
-)
+DOCS: Final = Path(__file__).parents[1] / "docs"
+FOLDER: Final = Path(sys.argv[1]) if sys.argv[1:] else DOCS / "pictures"
 #: Between two draws of a client, and how long a run goes on before and after what it shows.
 PAUSE, QUIET = 0.02, 1.0
 GAP: Final = 10**9
@@ -401,8 +402,17 @@ def _figure(height: float, ratios: Sequence[float]) -> tuple[Any, list[Axes]]:
 def _save(name: str, figure: Any, words: str) -> str:
     save(figure, FOLDER / f"{name}.svg")
     plt.close(figure)
-    (FOLDER / f"{name}.md").write_text(f"![{words}]({name}.svg)\n")
+    if FOLDER == DOCS / "pictures":
+        for page in DOCS.glob("*/*.md"):
+            page.write_text(_with_words(page.read_text(), name, words))
     return words
+
+
+def _with_words(page: str, name: str, words: str) -> str:
+    """A page's text, with the words of one picture."""
+    target = f"(../pictures/{name}.svg)"
+    image = textwrap.fill(f"![{words}]{target}", 140, break_on_hyphens=False)
+    return re.sub(rf"!\[[^]]*\]{re.escape(target)}", lambda _: image, page)
 
 
 def _timeline(

@@ -35,8 +35,8 @@ from tests.support.servers import ServerFixtures
 ROOT = Path(__file__).parents[2]
 #: Their blocks are of migrations, which have tests of their own in tests/integration/migrations.
 OF_MIGRATIONS = {"migration-operations.md", "migrations.md", "move.md", "take-over.md"}
-#: What the benchmarks, the simulation and the pictures' program write, a part of other pages.
-WRITTEN = {"pictures", "understand/performance", "understand/scale"}
+#: What the benchmarks and the simulation write, a part of other pages.
+WRITTEN = {"understand/performance", "understand/scale"}
 ALL_PAGES = [
     ROOT / "README.md",
     *(
