@@ -31,10 +31,8 @@ TICKET: Final = click.IntRange(1, largest_ticket(64))
 ABOVE: Final = click.IntRange(0, largest_ticket(64) - 1)
 
 
-class _KindType(click.ParamType):
+class _KindType(click.types.StringParamType):
     """A kind of server, which may be another package's."""
-
-    name = "text"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return "Give mysql, mariadb or postgresql."
