@@ -109,7 +109,7 @@ def render(context: AutogenContext, op: TicketOp) -> str:
 def _has_typed_op(context: AutogenContext) -> bool:
     """Whether the template of new migrations imports ``op`` from this package."""
     of_run = context.migration_context.environment_context
-    if of_run is None or of_run.script is None:
+    if of_run is None:
         return False
     template = Path(of_run.script.dir, "script.py.mako")
     return template.is_file() and "from alembic_ext import op" in template.read_text("utf-8")

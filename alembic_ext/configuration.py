@@ -4,9 +4,9 @@ It uses the first of these sources that names a pool; the command line's ``-x`` 
 
 1. ``context.configure(ticket_pools=...)`` in ``env.py``;
 2. ``config.attributes["ticket_pools"]``;
-3. the pools attached to ``target_metadata``;
-4. ``ticket_servers`` in ``alembic.ini`` or ``[tool.alembic]`` of ``pyproject.toml``, and a section
-   ``ticket_pools.NAME`` for each pool that is not the default one.
+3. ``ticket_servers`` in ``alembic.ini`` or ``[tool.alembic]`` of ``pyproject.toml``, and a section
+   ``ticket_pools.NAME`` for each pool that is not the default one;
+4. the pools attached to ``target_metadata``.
 """
 
 from __future__ import annotations
@@ -121,9 +121,8 @@ def _configured(context: MigrationContext) -> dict[str, TicketPool]:
     for each in _listed(context.opts.get("target_metadata")):
         if isinstance(each, MetaData):
             attached.update(attached_pools(each))
-    if attached or config is None:
-        return attached
-    return pools_in_files(config)
+    # an attached pool is the application's: its user may not create tables, and it may lack servers that are to come
+    return attached if config is None else {**attached, **pools_in_files(config)}
 
 
 def pools_in_files(config: Config) -> dict[str, TicketPool]:

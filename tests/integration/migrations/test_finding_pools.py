@@ -66,13 +66,15 @@ def test_the_command_line_is_taken_literally(tmp_path: Path) -> None:
     assert find_pools(made)["x"].servers[0].engine.url.password == "p@ss"
 
 
-def test_what_is_attached_comes_before_the_file(tmp_path: Path) -> None:
+def test_the_file_comes_before_what_is_attached(tmp_path: Path) -> None:
+    """The application's pool may lack servers that are to come, and its user may not create tables."""
     metadata = MetaData()
-    pool = TicketPool([THREE])
-    pool.attach(metadata)
+    pools = [TicketPool([THREE]), TicketPool([TWO], name="other")]
+    for pool in pools:
+        pool.attach(metadata)
     for target in (metadata, [MetaData(), metadata]):
         made = configured_context(ini(tmp_path, INI), target_metadata=target)
-        assert hosts(made) == {"default": ["c"]}
+        assert hosts(made) == {"default": ["a", "b"], "media": ["c"], "other": ["b"]}
 
 
 @pytest.mark.parametrize("given", [[ONE, TWO], {"default": [ONE, TWO]}])
