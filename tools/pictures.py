@@ -252,8 +252,8 @@ def move(registry: ServerRegistry) -> str:
     first = min(drawn.ticket for drawn in run.drawn if drawn.ticket > high)
     rows = ["ticket1", "ticket2", "media1", "media2"]
     words = (
-        f"One client draws from the pool that the sequence leaves. The move takes {1000 * (end - begin):.0f} ms. Until then"
-        f" ticket1 and ticket2 issue the ids, up to {last}; from then on media1 and media2 issue them, from {first}."
+        f"One client draws from the pool that the sequence leaves. The move takes {1000 * (end - begin):.0f} ms. The ids"
+        f" up to {last} come from ticket1 and ticket2; those from {first} on come from media1 and media2."
         f" The slowest draw takes {run.slowest(0, run.now).wait:.0f} ms. No draw fails."
     )
     return _timeline(

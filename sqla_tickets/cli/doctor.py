@@ -206,8 +206,8 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
             variable="sync_binlog",
             value=value,
             why=(
-                "After a crash, the server (where InnoDB rolls back what the binary log lacks) or a replica may lack the "
-                "last tickets, and then issues them again."
+                "After a crash, the server may lack the last tickets, because InnoDB rolls back what the binary log lacks. "
+                "A replica may lack them, too. Either issues them again."
             ),
             fix="SET GLOBAL sync_binlog = 1, or set skip-log-bin, as a ticket server needs no replica.",
         )

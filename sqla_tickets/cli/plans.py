@@ -319,7 +319,10 @@ def _after_restore(name: str, before: Collection[State]) -> list[str]:
 
 
 #: The advice to a user who may only read.
-_OTHER_USER: Final = "Run this as the user of the migrations, or grant this user what sqla-tickets grants migrate prints"
+_OTHER_USER: Final = (
+    "Give --server for every server (or SQLA_TICKETS_SERVERS) with the user of the migrations, or grant this user what"
+    " sqla-tickets grants migrate prints"
+)
 
 
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:

@@ -21,7 +21,7 @@ _LIKE_C_LIBRARY: Final = {"pymysql", "MySQLdb"}
 class DrawCursor(DBAPICursor, Protocol):
     """The type of a connection's cursor: what the package uses of a driver's cursor, and one call more."""
 
-    def insert(self, *arguments: Any) -> int:
+    def insert(self, statement: str, *parameters: Any) -> int:
         """Send a statement that returns no rows; returns the number that the server generated, 0 for none."""
         ...
 
@@ -46,9 +46,9 @@ class TicketCursor:
         """Send a statement."""
         return self._execute(*arguments)
 
-    def insert(self, *arguments: Any) -> int:
+    def insert(self, statement: str, *parameters: Any) -> int:
         """The same as `DrawCursor.insert`."""
-        self.execute(*arguments)
+        self.execute(statement, *parameters)
         return self._cursor.lastrowid or 0
 
     @property
@@ -103,19 +103,19 @@ class CheckedCursor(TicketCursor):
             self._refuse(events)
         return self._execute(*arguments)
 
-    def insert(self, *arguments: Any) -> int:
+    def insert(self, statement: str, *parameters: Any) -> int:
         """The same as `DrawCursor.insert`, unless there is unread data.
 
         Raises:
             OutOfStep: there is unread data; nothing was sent.
         """
-        if self._query is None or len(arguments) > 1:
-            return super().insert(*arguments)
+        if self._query is None or parameters:
+            return super().insert(statement, *parameters)
         events = self._poll(0)
         if events or self._buffer():
             self._refuse(events)
         # what the driver's cursor does, without the cursor: with PyMySQL, nine calls less
-        self._query(arguments[0].encode(self._encoding))
+        self._query(statement.encode(self._encoding))
         return int(self._insert_id())
 
     def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:

@@ -183,8 +183,8 @@ def _check_below(old: Servers, new: Servers, name: str, above: int, lead: int) -
         number = handle.active().number or 0
         if known < above:
             raise TicketTableError(
-                f"{handle}: expected {above}, where others join, in its table of marks; found {known or 'none'}. Check "
-                "that its user may write that table, and run this again"
+                f"{handle}: expected its table of marks to hold {above}, above which other servers join; found "
+                f"{known or 'none'}. Check that its user may write that table, and run this again"
             )
         if number + lead > above:
             raise TicketTableError(

@@ -186,7 +186,7 @@ def _connection_of(given: Any, table: Table, mapper: Mapper[Any] | None) -> Conn
     advice = (
         "await it.run_sync(insert_from_select, table, columns, select)"
         if hasattr(given, "run_sync")
-        else "such as that of `with engine.begin() as connection:`"
+        else "for example, the one from `with engine.begin() as connection:`"
     )
     raise TicketArgumentError(
         f"insert_from_select() with {kind}: expected a Connection or a Session: {advice}"

@@ -370,7 +370,7 @@ class LeaseAllocator:
             return True
         if lease.deadline > clock.elapsed():  # else another process may have it by now
             log.critical(
-                "%s was set back to an older state: it leases node %d, although its peers know of a horizon %d "
+                "%s was set back to an older state: it leases node %d, although its peers know of a horizon of %d "
                 "(microseconds since 1970). This process does not use that number before that time.",
                 lease.server,
                 lease.node,

@@ -141,7 +141,7 @@ def _of_server(context: StatementContext) -> Numbering:
     if found is None:
         raise TicketTableMissing(
             f"the table {NAME!r} on {context.server} does not say which node numbers it has: run "
-            "NodeLeases(pool).create_table(), which writes it. If that server was retired, give this process the "
+            "NodeLeases(pool).create_table(), which records them. If that server was retired, give this process the "
             f"new list of servers instead"
         )
     _check_fit(context, found, context.stride)

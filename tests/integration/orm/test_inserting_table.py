@@ -273,7 +273,7 @@ def test_attribute_of_next_value(site: Site) -> None:
 
 @row(
     "`update().values(number=sequence.next_value())`, if its WHERE only compares the whole primary key with values",
-    "one draw per statement; if no row is found, the ticket is a gap. Only for keys of integers or UUIDs: in MySQL,"
+    "one draw per statement; if no row is found, the ticket is a gap. Only for integer or UUID keys: in MySQL,"
     " many strings equal 0",
 )
 def test_update_of_next_value(site: Site) -> None:
