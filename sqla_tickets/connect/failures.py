@@ -52,7 +52,10 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ErrorKind.EXHAUSTED: (TicketsExhausted, "move the sequence to a table of 64 bits."),
     ErrorKind.DUPLICATE_NUMBER: (
         TicketIntegrityError,
-        "the table is used up, or its counter was set back.",
+        (
+            "the table is used up, or its counter was set back. This process has quarantined the table: it no longer"
+            " draws from it."
+        ),
     ),
     ErrorKind.SCHEMA_MISMATCH: (TicketTableError, "it is not a ticket table."),
     ErrorKind.IN_USE: (TicketTableError, "drop that object first."),

@@ -309,7 +309,9 @@ def _is_in_a_queue(request: Request) -> bool:
     if request.others_are_served or not request.lock_reported:
         # the server did not even report a lock in time: it is overloaded
         return True
-    numbers = [] if request.queue_number is None else [request.queue_number]
+    if request.queue_number is None:  # it did not answer when it was asked, or shows no number
+        return False
+    numbers = [request.queue_number]
 
     def see(context: StatementContext) -> None:
         for see in range(TIMING.queue_polls):

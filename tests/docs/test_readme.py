@@ -122,7 +122,7 @@ def test_a_newcomer_starts_servers_and_ends_one(
     def make_url(host: str, driver: str) -> str:
         return terminal.with_ports(urls[host])
 
-    code, said = terminal.enter(command("mariadbd "))
+    code, said = terminal.enter(command("mariadb-install-db "))
     assert code == 0, said
     ids = insert(program, module, make_url)
     code, said = terminal.enter(command("sqla-tickets status"))
