@@ -165,10 +165,8 @@ class CounterLayout:
         self._returning = dialect.returns_counter
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
-        stride = self._stride
-        if n == 1:
-            statement = self._single
-        else:
+        stride, statement = self._stride, self._single
+        if n > 1:
             statement = self._block.text, self._block.parameters(span=stride * n)
         if self._returning:
             cursor.execute(*statement)
