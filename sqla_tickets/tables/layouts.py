@@ -19,7 +19,7 @@ A block locks the table, a single ticket does not. Three exceptions:
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ..concurrency import time
 from ..connect.cursor import DrawCursor
@@ -165,15 +165,15 @@ class CounterLayout:
         self._returning = dialect.returns_counter
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
-        stride, statement = self._stride, self._single
-        if n > 1:
-            statement = self._block.text, self._block.parameters(span=stride * n)
+        stride, send = self._stride, cursor.execute if self._returning else cursor.insert
+        last: Any
+        if n == 1:
+            last = send(*self._single)
+        else:
+            last = send(self._block.text, self._block.parameters(span=stride * n))
         if self._returning:
-            cursor.execute(*statement)
             rows = cursor.fetchall()
             last = rows[0][0] if rows else 0
-        else:
-            last = cursor.insert(*statement)
         return [range(last - stride * (n - 1), last + stride, stride)] if last else []
 
     def is_one_statement(self, n: int) -> bool:
