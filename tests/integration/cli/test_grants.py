@@ -177,7 +177,7 @@ def test_restore_by_a_monitoring_user_names_another(site: Site) -> None:
             (said,) = set(re.findall(r"NOT POSSIBLE: this user lacks (.+) on \w+://", done.text))
             assert set(said.split(", ")) == lacking
             assert done.text.count("NOT DONE") == (0 if more else len(site.layouts))
-            advised = done.text.count("Run this as the user of the migrations")
+            advised = done.text.count("with the user of the migrations")
             assert advised == (1 if more else 2) * len(site.layouts)
             assert "GRANT " not in done.text
 
