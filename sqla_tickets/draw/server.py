@@ -460,7 +460,6 @@ class TicketServer(TableAccess):
             TicketError: why the server gave no tickets. Its breaker, or the table's, has recorded the failure.
         """
         began, blocks = time.monotonic(), list[range]()
-        request.under_way = threading.Lock()  # that of a connection may be another draw's by now
         try:
             with request.under_way:
                 try:
