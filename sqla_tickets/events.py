@@ -119,15 +119,29 @@ class Dispatcher:
     Args:
         pool: its name.
         dispatch: of its listeners.
+
+    Attributes:
+        logs_draws: whether the log took debug messages when it was asked last.
     """
 
-    #: Whose debug messages tell of each draw.
-    log = log
     #: Whether any pool has ever had a listener: until then a draw need not look for its own.
     has_listeners: ClassVar[bool] = False
 
     def __init__(self, pool: str, dispatch: Any) -> None:
         self.pool, self.dispatch = pool, dispatch
+        self.read_log_level()
+
+    def read_log_level(self) -> None:
+        """Read whether the log takes a message of each draw.
+
+        Asking the log costs each draw two calls, so the hedging monitor does it, ten times a second.
+        """
+        self.logs_draws = log.isEnabledFor(logging.DEBUG)
+
+    def is_told_of_draws(self) -> bool:
+        """Whether listeners, or the log, are told of each draw."""
+        self.read_log_level()
+        return self.logs_draws or bool(self.has_listeners and self.dispatch.drawn)
 
     def dispatch_event(self, event_name: str, *what: object) -> None:
         """Call an event's listeners with the pool's name and the event's arguments."""

@@ -53,6 +53,7 @@ class HedgingMonitor:
 
     Attributes:
         poller: its thread.
+        is_awake: whether its thread polls the requests, as the thread's event says, too; a draw reads it without a call.
         durations: how long the last answered draws took, in seconds; each draw appends its own.
         ended: how many draws have ended since the last poll.
     """
@@ -66,7 +67,7 @@ class HedgingMonitor:
     def reinit_after_fork(self) -> None:
         """In a fork: forget the monitor's thread and its requests, which are the parent's."""
         self._starting = threading.Lock()
-        self.poller = _Poller(self)
+        self.poller, self.is_awake = _Poller(self), False
         self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
         self._tokens, self.ended = TIMING.first_tokens, 0
         self._usual = self._patience = TIMING.first_patience_seconds
@@ -99,6 +100,14 @@ class HedgingMonitor:
                     return
             self._next_poll = math.inf
             self.poller.awake.set()
+            self.is_awake = True  # the last: an interrupt may come before
+
+    def fall_asleep(self, poller: _Poller) -> None:
+        """Record that a thread polls no requests; draws that begin later call `wake_up`."""
+        with self._starting:
+            poller.awake.clear()
+            if self.poller is poller:
+                self.is_awake = False
 
     def close(self) -> None:
         """Stop the thread until the next draw."""
@@ -108,7 +117,7 @@ class HedgingMonitor:
             if not poller.thread.is_alive():
                 return
             poller.end()
-            self.poller = _Poller(self)
+            self.poller, self.is_awake = _Poller(self), False
         if poller.thread is not threading.current_thread():
             poller.thread.join(timeout=1)
 
@@ -126,26 +135,18 @@ class HedgingMonitor:
         patience = self._measure(now)
         if ended:
             self._last_seen = now
-        next_poll = now + patience
+        next_poll, are_some_unresponsive = now + patience, False
         for server in self._servers:
-            if not (server.in_flight or server.unresponsive):
-                continue
-            for request in (*list(server.in_flight), *list(server.unresponsive)):
-                if request.is_over:
-                    server.remove(request)  # an interrupt kept other code from doing so
-            in_flight = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
-            late: list[InFlightRequest] = []
-            for request in in_flight:
+            if server.in_flight:
                 self._last_seen = now
-                if now - request.since <= patience:
-                    next_poll = min(next_poll, request.since + patience)
-                    continue
-                next_poll = min(next_poll, now + TIMING.late_tick_seconds)
-                if not self._lags and request.waits(patience, now):
-                    late.append(request)
-            for request in late:
-                self._handle(request, late[0])
-        if any(server.unresponsive for server in self._servers):
+                oldest = min([request.since for request in list(server.in_flight)], default=now)
+                if now - oldest > patience:
+                    oldest = self._handle_late(server, now, patience)
+                next_poll = min(next_poll, oldest + patience)
+            if server.unresponsive:
+                are_some_unresponsive = True
+                _remove_ended(server, server.unresponsive)
+        if are_some_unresponsive:
             self._probe_others()
         if now - self._closed_at > TIMING.unused_seconds:
             self.close_unused()
@@ -154,6 +155,20 @@ class HedgingMonitor:
         tick = max(TIMING.tick_seconds, next_poll - now)
         self._next_poll = now + tick
         return tick
+
+    def _handle_late(self, server: TicketServer, now: float, patience: float) -> float:
+        """Handle the requests on one server that have waited for longer than ``patience`` seconds.
+
+        Returns:
+            When the oldest of the others began; a late one counts as one that is late in `Timing.late_tick_seconds`.
+        """
+        _remove_ended(server, server.in_flight)
+        requests = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
+        late = [r for r in requests if not self._lags and r.waits(patience, now)]
+        for request in late:
+            self._handle(request, late[0])
+        others = [r.since for r in requests if now - r.since <= patience]
+        return min([now + TIMING.late_tick_seconds - patience, *others])
 
     def close_unused(self) -> bool:
         """Close connections that no draw has needed for a while; returns whether more may be closed later."""
@@ -183,6 +198,7 @@ class HedgingMonitor:
         """Set the patience of draws, a few times a second, by the durations of the last draws and the tokens left."""
         if now - self._measured_at > TIMING.measure_seconds:
             self._measured_at = now
+            self._events.read_log_level()
             durations = sorted(list(self.durations))  # noqa: C414  # other threads append
             longest = self._most
             if len(durations) >= TIMING.few_draws:
@@ -336,8 +352,9 @@ class _Poller:
             while self._poll_once():
                 pass
         finally:
-            self.awake.clear()
             monitor = self._monitor()
+            if monitor is not None:
+                monitor.fall_asleep(self)
             # an interrupt came before `close` had put the next one in its place, and then a draw
             if monitor is not None and monitor.poller is self and monitor.has_draws:
                 monitor.wake_up()
@@ -356,12 +373,19 @@ class _Poller:
             with contextlib.suppress(Exception):  # a logging handler may be what fails
                 log.exception("the requests in flight could not be polled")
         if monitor.is_idle:
-            self.awake.clear()
+            monitor.fall_asleep(self)
             if monitor.has_draws or self._over.is_set():  # only just
                 self.awake.set()
         del monitor
         self._over.wait(tick)
         return True
+
+
+def _remove_ended(server: TicketServer, requests: set[InFlightRequest]) -> None:
+    """Remove the requests of draws that are over: an interrupt kept other code from doing so."""
+    for request in list(requests):
+        if request.is_over:
+            server.remove(request)
 
 
 def _age(request: InFlightRequest) -> float:

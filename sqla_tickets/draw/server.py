@@ -47,20 +47,13 @@ __all__ = ["InFlightRequest", "Monitor", "TicketServer"]
 log = logging.getLogger(__name__)
 
 
-class Poller(Protocol):
-    """The thread of a `Monitor`."""
-
-    @property
-    def awake(self) -> threading.Event: ...
-
-
 class Monitor(Protocol):
     """The hedging monitor, as a server knows it: `HedgingMonitor` describes each part."""
 
     ended: int
 
     @property
-    def poller(self) -> Poller: ...
+    def is_awake(self) -> bool: ...
     @property
     def durations(self) -> deque[float]: ...
     def wake_up(self) -> None: ...
@@ -287,7 +280,7 @@ class TicketServer(TableAccess):
     def wake_monitor(self) -> None:
         """Let the hedging monitor poll the requests in flight, if it does not do so."""
         monitor = self._monitor()
-        if monitor is not None and not monitor.poller.awake.is_set():
+        if monitor is not None and not monitor.is_awake:
             monitor.wake_up()
 
     def load(self, name: str) -> tuple[bool, int]:
@@ -328,7 +321,7 @@ class TicketServer(TableAccess):
         table = self.tables.get(name) or self.table(name)
         request = InFlightRequest(self, table, n, loop)
         request.is_patient, request.is_hedge = is_patient, hedge_of is not None
-        if self._is_observed():
+        if self._events is not None and self._events.is_told_of_draws():
             request.context = (hedge_of and hedge_of.context) or copy_context()
         return self._draw_with_care(request)
 
@@ -342,11 +335,14 @@ class TicketServer(TableAccess):
             TicketError: as `draw` raises it.
         """
         connections, table = self.connections, self.tables.get(name)
+        monitor, events = self._monitor(), self._events
+        if table is None or monitor is None or events is None:
+            return None
         if (
-            table is None
-            or not self._is_direct
+            not self._is_direct
             or running_loop() is not None
-            or self._is_observed()
+            or (events.has_listeners and events.dispatch.drawn)
+            or ((events.logs_draws or not monitor.is_awake) and events.is_told_of_draws())
         ):
             return None
         try:
@@ -374,8 +370,7 @@ class TicketServer(TableAccess):
         try:
             with connection.under_way:
                 self.in_flight.add(request)
-                monitor = self._monitor()  # inlined `wake_monitor`
-                if monitor is not None and not monitor.poller.awake.is_set():
+                if not monitor.is_awake:  # read when the request is in flight
                     monitor.wake_up()
                 blocks = self._exchange(request, connection, layout, before)
         except BaseException as error:  # in no other variable, as its traceback keeps every frame
@@ -402,9 +397,11 @@ class TicketServer(TableAccess):
     ) -> list[range]:
         """Send a draw and accept its tickets, which must be above ``before``; none if the table's row is gone."""
         table = request.table
-        has_waited = ErrorKind.LOCK_TIMEOUT in request.error_kinds
+        kinds = request.error_kinds
+        has_waited = bool(kinds) and ErrorKind.LOCK_TIMEOUT in kinds
         blocks = layout.draw(connection.cursor, request.n, has_waited=has_waited)
-        request.stop_waiting()
+        request.end.setdefault(0, None)  # `stop_waiting`, without the call
+        self.in_flight.discard(request)
         if blocks:
             table.accept(blocks, before)
             table.answered = self.alive_at = now = time.monotonic()
@@ -444,14 +441,6 @@ class TicketServer(TableAccess):
                 if end_of_failed(request, failure) is None:
                     raise
                 return True
-
-    def _is_observed(self) -> bool:
-        """Whether listeners, or the log, are told of each draw."""
-        events = self._events
-        return events is not None and (
-            bool(events.has_listeners and events.dispatch.drawn)
-            or events.log.isEnabledFor(logging.DEBUG)
-        )
 
     def _draw_with_care(self, request: InFlightRequest) -> list[range]:
         """Draw with any connection, find out what has to be known, and try again while that may help.

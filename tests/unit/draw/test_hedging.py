@@ -77,7 +77,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         pool.next_ids("photos", 4)
         pool._monitor.close()
         pool._monitor.reinit_after_fork()
-        pool._monitor.poller.awake.set()  # so no draw starts its thread
+        pool._monitor.is_awake = True  # so no draw starts its thread
         clock = Clock()
         site = Site(pool, clock, stack)
         for module in (hedging, server):
@@ -205,3 +205,18 @@ def test_wait_after_the_caller_is_gone_is_cancelled(site: Site) -> None:
     wait = Wait()
     request.wait_on(wait)
     assert ended == [wait]
+
+
+def test_monitor_that_fell_asleep_is_woken_by_the_next_draw(site: Site) -> None:
+    monitor, asleep = site.monitor, site.monitor.poller
+    monitor.wake_up()
+    awake = monitor.poller  # with a thread
+    monitor.fall_asleep(asleep)
+    assert monitor.is_awake, "an earlier thread's end"
+    monitor.fall_asleep(awake)
+    assert not (monitor.is_awake or awake.awake.is_set())
+    request = site.draw()
+    assert monitor.is_awake
+    assert monitor.poller.awake.is_set()
+    site.end(request)
+    monitor.close()
