@@ -57,7 +57,7 @@ def commands_in(page: Path) -> Iterator[list[str]]:
 
 
 def test_every_command_that_is_written_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TICKETS_PASSWORD", "secret")
+    monkeypatch.setenv("MIGRATIONS_PASSWORD", "secret")
     tried: set[str] = set()
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for name, *arguments in commands_in(page):

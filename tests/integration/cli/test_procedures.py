@@ -374,7 +374,7 @@ def test_the_pages_have_these_steps() -> None:
     for step in (
         "sqla-tickets raise --shard URL --shard URL",
         "sqla-tickets audit --above 2000000",
-        r"sqla-tickets grow \ --add 'mysql+pymysql://migrations:${TICKETS_PASSWORD}@ticket3/tickets'",
+        r"sqla-tickets grow \ --add 'mysql+pymysql://migrations:${MIGRATIONS_PASSWORD}@ticket3/tickets'",
         "sqla-tickets grow --add URL --add URL",
         "sqla-tickets grow --finish",
         "sqla-tickets retire --last 2",
