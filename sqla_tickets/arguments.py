@@ -75,7 +75,7 @@ def name_of_sequence(value: object) -> str:
             return value
     else:
         wrong = "expected a string"
-    raise TicketArgumentError(f"{_shown(value)} is not the name of a sequence: {wrong}")
+    raise TicketArgumentError(f"{_shown(value)} is not a valid sequence name: {wrong}")
 
 
 @lru_cache(maxsize=1024)

@@ -178,7 +178,7 @@ class PostgreSQL(TicketDialect):
         most = self.sqlalchemy.max_identifier_length
         if len(name.encode()) > most:  # it would be cut off without an error
             raise TicketArgumentError(
-                f"{name!r} is not the name of a sequence: a name has at most {most} bytes on {self.sqlalchemy.name}"
+                f"{name!r} is not a valid sequence name: a name has at most {most} bytes on {self.sqlalchemy.name}"
             )
         return self.statement(
             "SELECT a.attname, EXISTS (SELECT 1 FROM pg_catalog.pg_index AS i WHERE i.indrelid = c.oid"

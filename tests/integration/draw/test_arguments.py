@@ -134,15 +134,15 @@ def test_name_beyond_the_characters_of_the_connection_is_no_outage(
 @pytest.mark.parametrize("name", RESERVED)
 def test_name_of_a_table_of_ours_is_refused(pool: TicketPool, name: str) -> None:
     with pytest.raises(
-        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+        TicketArgumentError, match=rf"'{name}' is not a valid sequence name.*use the table"
     ):
         pool.create_table(name)
     with pytest.raises(
-        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+        TicketArgumentError, match=rf"'{name}' is not a valid sequence name.*use the table"
     ):
         pool.next_id(name)
     with pytest.raises(
-        TicketArgumentError, match=rf"'{name}' is not the name of a sequence.*use the table"
+        TicketArgumentError, match=rf"'{name}' is not a valid sequence name.*use the table"
     ):
         TicketSequence(name)
     NodeLeases(pool).create_table()

@@ -817,9 +817,9 @@ def test_a_user_who_may_not_make_the_table(
 
 def test_the_table_of_marks_is_no_sequence(ticket_urls: list[URL], pool: TicketPool) -> None:
     for name in (MARKS, MARKS.upper()):
-        with pytest.raises(TicketArgumentError, match="is not the name of a sequence"):
+        with pytest.raises(TicketArgumentError, match="is not a valid sequence name"):
             pool.create_table(name)
-        with pytest.raises(TicketArgumentError, match="is not the name of a sequence"):
+        with pytest.raises(TicketArgumentError, match="is not a valid sequence name"):
             pool.next_id(name)
     pool.next_id("photos")
     assert operations.names(pool) == {"photos"}
