@@ -98,7 +98,7 @@ def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
     steps += [(plan, step) for plan in plans if plan not in done.idle for step in plan.following]
     named = [(next(iter(plan.steps), ""), [step]) for plan, step in steps]
     return [
-        f"{_sentence(step)} The same: {few_of(others)}" if others and name in step else step
+        f"{_sentence(step)} The same for {few_of(others)}" if others and name in step else step
         for name, (step,), others in _alike(named, is_short=True)
     ]
 
@@ -170,7 +170,7 @@ def _by_sequence(plans: Sequence[Plan], proofs: Sequence[str], *, is_short: bool
         (next((name for name in names if repr(name) in proof), ""), [proof]) for proof in proofs
     ]
     return [
-        f"{proof}. The same: {few_of(others)}" if others else proof
+        f"{proof}. The same for {few_of(others)}" if others else proof
         for _, (proof,), others in _alike(named, is_short=is_short)
     ]
 

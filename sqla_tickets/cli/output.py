@@ -267,8 +267,8 @@ def _list(found: Iterable[Problem]) -> Table:
             (problem.where, "dim"),
             (problem.what, "bold"),
             problem.why,
-            (f"The same: {few_of(others)}." if others else "", "bold"),
             (f"Do: {problem.fix}", "green"),
+            (f"The same for {few_of(others)}." if others else "", "bold"),
         )
         table.add_row(
             Text(problem.label, _STYLES[problem.level]),
@@ -281,7 +281,11 @@ _NO_ANOMALY: Final = "No duplicate ids; no id is above the tickets."
 
 
 def audit_view(reports: Sequence[Report]) -> RenderableType:
-    """The output of ``sqla-tickets audit``: if the ids of several columns have no problem, they come first, in one table."""
+    """The output of ``sqla-tickets audit``.
+
+    If the ids of several columns have no problem, they come first, in one table. Problems that are not about ids come
+    last, one for each reason.
+    """
     well = [r for r in reports if not (r.without or any(a.count for a in r.anomalies))]
     well = well if len(well) > 1 else []
     parts: list[RenderableType] = []
@@ -289,13 +293,13 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
         table = table_of(["column", "ids on the shards", "the largest"], whole=("column",))
         for r in well:
             table.add_row(_read(r), f"{r.rows:,}", whole(r.largest))
-        of_servers = [_anomaly(a, r) for r in well for a in r.anomalies]
-        found = "No duplicate ids." if of_servers else _NO_ANOMALY
-        parts += [table, Text(f"{found}\n", "green"), _list(of_servers)]
+        found = "No duplicate ids." if any(r.anomalies for r in well) else _NO_ANOMALY
+        parts += [table, Text(f"{found}\n", "green")]
     for r in reports:
         if r not in well:
             parts += _column(r)
-    return Group(*parts)
+    others = [_anomaly(a, r) for r in reports for a in r.anomalies if not a.count]
+    return Group(*parts, *([_list(others)] if others else []))
 
 
 def _read(r: Report) -> str:
@@ -319,7 +323,7 @@ def _column(r: Report) -> Iterator[RenderableType]:
         yield Text(f"{_NO_ANOMALY}\n", "green")
     elif not any(a.kind == "duplicate" for a in r.anomalies):
         yield Text("No duplicate ids.\n", "green")
-    yield _list(_anomaly(a, r) for a in r.anomalies)
+    yield _list(_anomaly(a, r) for a in r.anomalies if a.count)
 
 
 def _anomaly(a: Anomaly, r: Report) -> Problem:
@@ -332,5 +336,6 @@ def _anomaly(a: Anomaly, r: Report) -> Problem:
         what=f"{count}: {ids}" if a.count else r.column,
         why=a.why,
         fix=a.fix,
-        sequence=r.column,
+        sequence=r.sequence,
+        column=r.column,
     )

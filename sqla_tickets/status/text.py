@@ -185,6 +185,7 @@ class Problem(NamedTuple):
         why: why it matters.
         fix: the next step.
         sequence: the sequence that it is about; empty where it is about several.
+        column: the column with its ids, which an audit names instead of the sequence; empty elsewhere.
     """
 
     label: str
@@ -194,21 +195,23 @@ class Problem(NamedTuple):
     why: str
     fix: str
     sequence: str = ""
+    column: str = ""
 
     @property
     def reason(self) -> tuple[str, ...]:
         """A key that is equal for problems with one reason, whatever the sequence and its numbers."""
-        own = re.compile(rf"\b{re.escape(self.sequence)}\b|\d[\d,]*" if self.sequence else "(?!)")
+        names = "|".join(re.escape(name) for name in (self.column, self.sequence) if name)
+        own = re.compile(rf"\b(?:{names})\b|\d[\d,]*" if names else "(?!)")
         return self.label, self.where, *(own.sub("", part) for part in self[3:6])
 
 
 def alike(found: Iterable[Problem]) -> list[tuple[Problem, list[str]]]:
-    """The first problem of each server and reason, with the other sequences that have it."""
+    """The first problem of each server and reason, with the other sequences or columns that have it."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in found:
         groups.setdefault(problem.reason, []).append(problem)
     return [
-        (first, [other.sequence for other in others if other.sequence])
+        (first, [name for other in others if (name := other.column or other.sequence)])
         for first, *others in groups.values()
     ]
 

@@ -94,7 +94,7 @@ def test_plan_is_headed_by_sequence_and_followed_by_what_comes_next(
     assert done.text.count("Done: every ticket of") == 2
     assert lines[-1].startswith("Next: ")
     (restart,) = [line for line in lines if "pool.unquarantine(" in line]
-    assert restart.endswith("The same: photos.")
+    assert restart.endswith("The same for photos.")
 
 
 @pytest.mark.parametrize("width", [400, None])

@@ -172,18 +172,35 @@ def test_audit_shows_columns_without_anomalies_in_one_table() -> None:
 
 
 def test_audit_says_once_what_is_wrong_with_a_server() -> None:
-    """Whatever the number of columns."""
-    reports = [Report(f"{name}.id", name, rows=10, largest=20) for name in NAMES]
+    """Whatever the number of columns; an advice may name the sequence."""
+    names = [f"photos_{letter}" for letter in "abcdefghijklmnop"]
+    reports = [Report(f"{name}.id", name, rows=10, largest=20) for name in names]
     for n, report in enumerate(reports):
         why = f"It was set back: it shows {n}, and its peers know that it issued 100."
         report.anomalies += [
-            Anomaly(kind="set back", server=server, why=why, fix="Do restore.")
+            Anomaly(
+                kind="set back",
+                server=server,
+                why=why,
+                fix=f"Do restore. Call pool.unquarantine({report.sequence!r}).",
+            )
             for server in SERVERS
         ]
     lines = shown(audit_view(reports)).splitlines()
     assert sum("Do restore." in line for line in lines) == len(SERVERS)
-    assert len(lines) < len(NAMES) + 30
+    assert len(lines) < len(names) + 30
     assert "No duplicate ids." in lines
+
+
+def test_audit_groups_servers_findings_of_columns_with_anomalies() -> None:
+    """Ids above a server that was set back are found in each of its columns."""
+    foreign = Anomaly(kind="foreign", shards=["shard1"], count=1, ids=[4711], why="So.", fix="Do.")
+    old = Anomaly(kind="set back", server=SERVERS[0], why="Old.", fix="Do restore.")
+    reports = [Report(f"{name}.id", name, anomalies=[foreign, old]) for name in NAMES[:3]]
+    text = shown(audit_view(reports))
+    assert (text.count("FOREIGN"), text.count("SET BACK")) == (3, 1)
+    said = " ".join(text.split())
+    assert said.endswith(f"Do restore. The same for {NAMES[1]}.id, {NAMES[2]}.id.")
 
 
 def test_each_reason_has_its_finding() -> None:
@@ -192,7 +209,7 @@ def test_each_reason_has_its_finding() -> None:
     )
     text = shown(status_view([*of(["a", "b"], "unfit", empty), *of(["c"], "unfit", other)], [], 2))
     assert text.count("Do: ") == 2
-    assert "The same: b." in text
+    assert text.index("Do: ") < text.index("The same for b."), "the advice is for all of them"
 
 
 def test_a_server_that_is_down_is_restored_apart_by_its_offset() -> None:
