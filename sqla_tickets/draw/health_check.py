@@ -44,11 +44,14 @@ def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> No
 
 
 def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
-    probes = server.probes
+    probes, returns = server.probes, server.returns
     try:
         _say_hello(server, lambda: probes.counts(begun, server.alive_at), afresh=afresh)
         probes.answered(begun)
-        log.info("%s answers again", server)
+        if server.returns > returns:
+            log.info("%s answers again", server)
+        else:  # it was only slow, and no failure was logged
+            log.debug("%s answers", server)
     except TicketError as error:
         log.info("the server is still down: %s", error)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -85,6 +86,27 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next(servers: ServerFixtures) -
                 drawn.append(pool.next_id("photos"))
         assert drawn, "not before the probe has run into its time-out"
         assert server.breaker.is_closed
+
+
+def test_only_a_server_that_has_failed_is_said_to_answer_again(
+    servers: ServerFixtures, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slow draw makes a healthy server suspect, which no log has called down."""
+    caplog.set_level(logging.DEBUG, "sqla_tickets.draw.health_check")
+    with TicketPool([servers.fresh_database(mysql_like(servers, "mariadb"))]) as pool:
+        server = pool.servers[0]
+        probe(server)
+        until(lambda: not server.probes.are_under_way)
+        assert [(r.levelname, r.message) for r in caplog.records] == [
+            ("DEBUG", f"{server} answers")
+        ]
+        server.breaker.record_failure(TicketServerError("gone"))
+        probe(server)
+        until(lambda: not server.probes.are_under_way)
+        assert (caplog.records[-1].levelname, caplog.messages[-1]) == (
+            "INFO",
+            f"{server} answers again",
+        )
 
 
 def test_a_probe_opens_no_connection_where_one_is_idle_unless_it_is_frozen(
