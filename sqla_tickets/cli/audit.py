@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
-from ..status.text import in_short, remedy, restoration, set_back, without_advice
+from ..status.text import EVERY_SHARD, in_short, remedy, restoration, set_back, without_advice
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
@@ -94,10 +94,19 @@ def audit(
     column: TicketColumn,
     progress: Progress = lambda rows, last: None,
     above: int | None = None,
+    with_shards: str = EVERY_SHARD,
 ) -> Report:
     """Read every id of a column on all shards, or those above a number, in bounded memory, and change nothing.
 
     It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
+
+    Args:
+        pool: the pool that issues the tickets.
+        shards: the application's databases.
+        column: the column.
+        progress: called after each page of ids.
+        above: read only larger ids; None for all.
+        with_shards: what advice adds to the name of a command that reads the shards.
     """
     report = Report(str(column), column.sequence, above)
     begin = time.monotonic()
@@ -109,7 +118,7 @@ def audit(
         progress(scan.rows, scan.largest or 0)
     report.rows, report.largest = scan.rows, scan.largest
     report.residues = {_offset(r, pool.stride): n for r, n in sorted(scan.residues.items())}
-    inspection = inspect_pool(pool, [column.sequence])
+    inspection = inspect_pool(pool, [column.sequence], with_shards)
     report.high_waters = _issued(inspection, column.sequence)
     report.anomalies = [
         *_duplicates(scan, there, column),
@@ -256,7 +265,10 @@ def _set_back(inspection: PoolInspection, column: TicketColumn) -> Iterator[Anom
     """The servers whose tables show old numbers."""
     for status in _set_back_ones(inspection, column):
         yield Anomaly(
-            kind="set back", server=status.server, why=set_back(status), fix=restoration(status)
+            kind="set back",
+            server=status.server,
+            why=set_back(status),
+            fix=restoration(status, inspection.with_shards),
         )
 
 
@@ -286,7 +298,7 @@ def _not_issued(
         if high is not None and largest > high:
             (foreign if is_owned else unowned)[residue] = high
     if unowned:
-        yield _unowned(pool, unowned, shards, column)
+        yield _unowned(inspection, unowned, shards, column)
     if foreign:
         where, count, ids = _above(foreign, pool.stride, shards, column)
         highest = max(scan.largest_of.values())
@@ -307,20 +319,26 @@ def _repair(
     inspection: PoolInspection, column: TicketColumn, offsets: Collection[int], highest: int
 ) -> str:
     """What to do about ids above the tickets of the servers with these offsets."""
-    restorations = {a.offset: restoration(a) for a in _set_back_ones(inspection, column)}
+    restorations = {
+        a.offset: restoration(a, inspection.with_shards) for a in _set_back_ones(inspection, column)
+    }
     if restorations.keys() >= set(offsets):
         return " ".join(restorations[offset] for offset in sorted(offsets))
     return (
         f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer. If a server came back from a "
-        "backup: sqla-tickets restore, with --shard URL for every shard."
+        f"backup: sqla-tickets restore{inspection.with_shards}."
     )
 
 
 def _unowned(
-    pool: TicketPool, bounds: Mapping[int, int], shards: Sequence[Shard], column: TicketColumn
+    inspection: PoolInspection,
+    bounds: Mapping[int, int],
+    shards: Sequence[Shard],
+    column: TicketColumn,
 ) -> Anomaly:
-    offsets = ", ".join(str(_offset(residue, pool.stride)) for residue in sorted(bounds))
-    where, count, ids = _above(bounds, pool.stride, shards, column)
+    stride = inspection.pool.stride
+    offsets = ", ".join(str(_offset(residue, stride)) for residue in sorted(bounds))
+    where, count, ids = _above(bounds, stride, shards, column)
     counts = any(shard.counts_by_itself(column) for shard in shards)
     return Anomaly(
         kind="unowned",
@@ -334,7 +352,7 @@ def _unowned(
         ),
         fix=(
             f"{'Stop the old writers and remove AUTO_INCREMENT, then ' if counts else ''}"
-            f"sqla-tickets raise {column.sequence}, with --shard URL for every shard."
+            f"sqla-tickets raise {column.sequence}{inspection.with_shards}."
         ),
     )
 

@@ -22,6 +22,7 @@ from click.core import ParameterSource
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from .. import TicketArgumentError, TicketError, TicketPool, __version__
 from ..concurrency import time
@@ -29,6 +30,7 @@ from ..dialects import LayoutName, Role
 from ..maintenance import operations, resize
 from ..snowflake import numbering
 from ..status import measure as status_
+from ..status.text import EVERY_SHARD
 from ..tables.grants import ROLES, grants
 from . import audit as audit_
 from . import doctor as doctor_
@@ -123,7 +125,9 @@ def status(
     with pools.selected() as selected:
         out, servers = output.console(is_wide=wide), sum(len(pool.servers) for pool in selected)
         measure = functools.partial(status_.measure, selected, sequences)
-        view = functools.partial(output.status_view, servers=servers)
+        view = functools.partial(
+            output.status_view, servers=servers, with_shards=_with_shards(pools)
+        )
         if watch:
             with spinner(_asked(selected)):
                 measure(over=0)  # shows at once which server is slow
@@ -167,7 +171,12 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
     advice.
     """
     with pools.selected() as selected, spinner(_asked(selected)):
-        found = [finding for pool in selected for finding in doctor_.examine(pool, sequences)]
+        with_shards = _with_shards(pools)
+        found = [
+            finding
+            for pool in selected
+            for finding in doctor_.examine(pool, sequences, with_shards)
+        ]
     if as_json:
         click.echo(output.as_json(findings=map(asdict, found)))
     else:
@@ -184,8 +193,21 @@ def _opened(pools: PoolOptions, urls: tuple[str, ...], *, as_json: bool) -> list
     found, where = (urls, "SQLA_TICKETS_SHARDS") if urls else pools.shards()
     opened = [Shard(each) for each in found]
     if opened and source is not ParameterSource.COMMANDLINE:
-        click.echo(f"Shards of {where}: {', '.join(map(str, opened))}", err=as_json)
+        named = Text(f"Shards of {where}: {', '.join(map(str, opened))}")
+        output.show(named, is_error=as_json)
     return opened
+
+
+def _with_shards(pools: PoolOptions, urls: tuple[str, ...] = ()) -> str:
+    """What advice adds to the name of a command that reads the shards: nothing if they are configured."""
+    source = click.get_current_context().get_parameter_source("shards")
+    if source is ParameterSource.COMMANDLINE:
+        return ", with the same --shard options"
+    try:
+        are_configured = bool(urls or os.environ.get("SQLA_TICKETS_SHARDS") or pools.shards()[0])
+    except TicketArgumentError:  # they are, but not for this user: a variable is not set
+        are_configured = True
+    return "" if are_configured else EVERY_SHARD
 
 
 def ids_on_shards(
@@ -195,12 +217,13 @@ def ids_on_shards(
     models: str | None,
     *,
     are_needed: bool,
+    with_shards: str = EVERY_SHARD,
 ) -> ShardIds:
     """The ids of some sequences on the shards; empty where no shard was named."""
     if not opened:
         return ShardIds()
     found = columns_of(opened, names, named=columns, models=models, are_needed=are_needed)
-    return ShardIds(opened, found)
+    return ShardIds(opened, found, with_shards)
 
 
 @cli.command(short_help="Read all ids on the shards and find duplicates.")
@@ -231,7 +254,8 @@ def audit(
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
             where = columns_of(opened, names, named=columns, models=models)
-        found = [_audited(pool, opened, column, above) for column in where]
+        with_shards = _with_shards(pools, shards)
+        found = [_audited(pool, opened, column, above, with_shards) for column in where]
     if not (columns or models):
         found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
     if as_json:
@@ -242,7 +266,11 @@ def audit(
 
 
 def _audited(
-    pool: TicketPool, shards: list[Shard], column: TicketColumn, above: int | None
+    pool: TicketPool,
+    shards: list[Shard],
+    column: TicketColumn,
+    above: int | None,
+    with_shards: str,
 ) -> audit_.Report:
     """Audit one column, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
     ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
@@ -267,7 +295,7 @@ def _audited(
         def show(rows: int, seen: int) -> None:
             bar.update(task, completed=seen - first + 1, rows=rows)
 
-        return audit_.audit(pool, shards, column, show, above)
+        return audit_.audit(pool, shards, column, show, above, with_shards)
 
 
 # -- commands that change something
@@ -352,7 +380,14 @@ def raise_(
         with spinner(asked):
             names = _named(pool, sequences)
             are_needed = bool(shards) or above is None
-            on_shards = ids_on_shards(opened, names, columns, models, are_needed=are_needed)
+            on_shards = ids_on_shards(
+                opened,
+                names,
+                columns,
+                models,
+                are_needed=are_needed,
+                with_shards=_with_shards(pools, shards),
+            )
             for name in sequences if above is None else ():
                 if not on_shards.knows(name):
                     raise TicketArgumentError(on_shards.unknown(name)[0])
@@ -393,7 +428,14 @@ def create(
     with pools.one() as pool:
         with spinner(_asked([pool])):
             steps = [
-                plans.create(pool, name, layout=layout, start=start, bits=int(bits))
+                plans.create(
+                    pool,
+                    name,
+                    layout=layout,
+                    start=start,
+                    bits=int(bits),
+                    with_shards=_with_shards(pools),
+                )
                 for name in sequences
             ]
         execute(steps, _asked([pool]), dry_run=dry_run, as_json=as_json)

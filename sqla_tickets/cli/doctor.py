@@ -26,6 +26,7 @@ from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
 from ..status.text import (
+    EVERY_SHARD,
     in_short,
     new_or_restored,
     remedy,
@@ -137,9 +138,17 @@ _CLUSTERS: Final[tuple[tuple[Code, str, str], ...]] = (
 )
 
 
-def examine(pool: TicketPool, sequences: Iterable[str] = ()) -> list[Finding]:
-    """Every finding about the pool's servers, the most severe first."""
-    inspection = inspect_pool(pool, sequences)
+def examine(
+    pool: TicketPool, sequences: Iterable[str] = (), with_shards: str = EVERY_SHARD
+) -> list[Finding]:
+    """Every finding about the pool's servers, the most severe first.
+
+    Args:
+        pool: the pool.
+        sequences: sequences that are examined even if their tables have no metadata.
+        with_shards: what advice adds to the name of a command that reads the shards.
+    """
+    inspection = inspect_pool(pool, sequences, with_shards)
     found = [
         replace(finding, server=str(server.server), check=each.__name__)
         for server in inspection.servers
@@ -329,7 +338,7 @@ def old_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
                 variable=f"last ticket of {name}",
                 value=f"{status.last_ticket or 0:,}",
                 why=set_back(status),
-                fix=restoration(status),
+                fix=restoration(status, pool.with_shards),
             )
 
 

@@ -14,6 +14,7 @@ from ..maintenance.status import State, ask_tables, state_after
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import lease_table, numbering
 from ..snowflake.leases import NodeLeases
+from ..status.text import EVERY_SHARD
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
 
@@ -93,13 +94,22 @@ class ServerInspection:
 
 @dataclass(frozen=True)
 class PoolInspection:
-    """A pool, and one inspection for each of its servers."""
+    """A pool, and one inspection for each of its servers.
+
+    Attributes:
+        pool: the pool.
+        servers: the inspections.
+        with_shards: what advice adds to the name of a command that reads the shards.
+    """
 
     pool: TicketPool
     servers: Sequence[ServerInspection]
+    with_shards: str = EVERY_SHARD
 
 
-def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspection:
+def inspect_pool(
+    pool: TicketPool, sequences: Iterable[str] = (), with_shards: str = EVERY_SHARD
+) -> PoolInspection:
     """Inspect every server of the pool; one that is down has an error instead."""
     found = {server: _inspect_server(server) for server in pool.servers}
     answered = any(inspection.error is None for inspection in found.values())
@@ -127,7 +137,7 @@ def inspect_pool(pool: TicketPool, sequences: Iterable[str] = ()) -> PoolInspect
         inspection.tables = {
             name: inspection.tables[name] for name in names if name in inspection.tables
         }
-    return PoolInspection(pool, list(found.values()))
+    return PoolInspection(pool, list(found.values()), with_shards)
 
 
 def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | None]:

@@ -21,6 +21,7 @@ from rich.text import Text
 from .. import TableStatus
 from ..status.measure import Node, left_in_javascript, runs_out, runs_out_in_javascript
 from ..status.text import (
+    EVERY_SHARD,
     Level,
     Problem,
     address_of,
@@ -139,6 +140,7 @@ def status_view(
     *,
     width: int = WHOLE,
     is_live: bool = False,
+    with_shards: str = EVERY_SHARD,
 ) -> RenderableType:
     """The output of ``sqla-tickets status``.
 
@@ -148,8 +150,9 @@ def status_view(
         servers: how many there are.
         width: the largest width of the table.
         is_live: whether the end may be cut off; the findings then come before the table.
+        with_shards: what advice adds to the name of a command that reads the shards.
     """
-    findings = _list(problems(statuses))
+    findings = _list(problems(statuses, with_shards))
     tables: list[RenderableType] = [_status_table(statuses, width)] if statuses else []
     tables += [_nodes_table(nodes)] if nodes else []
     parts = ["", findings, *tables] if is_live else [*tables, findings]

@@ -26,6 +26,7 @@ from ..maintenance.status import State, ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
+from ..status.text import EVERY_SHARD
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from ..tables.new_table import seed, stub_of
@@ -94,12 +95,13 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         action = "stays" if number > highest else f"is raised above {highest}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
     lines += [
-        f"NOT ENOUGH for {server}: {_refusal(server, mark)}"
+        f"NOT ENOUGH for {server}: {_refusal(server, mark, on_shards.with_shards)}"
         for server, mark in _refused(pool, name).items()
         if seed(highest + 1, pool.stride, server.offset) + pool.stride <= mark
     ]
     following = (
-        "sqla-tickets audit, with the same --shard options"
+        f"sqla-tickets audit{on_shards.with_shards}. After a take-over, add --above NUMBER to leave out the ids from"
+        " before it"
         if on_shards
         else "restart the clients that have buffered tickets (block=), or wait for their block_max_age"
     )
@@ -107,14 +109,15 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
     def run() -> list[str]:
         raised = _raise_above_strays(pool, name, max(highest, on_shards.largest(name)), on_shards)
         proof = functools.partial(_proof_above, pool, name, raised)
+        with_shards = on_shards.with_shards
         if counting:
             raise PartlyDone(
                 f"{', '.join(counting)} still assigns its own numbers, above the tickets. Remove AUTO_INCREMENT, "
                 f"then run this again.",
-                _proof_where_accepted(pool, name, proof),
+                _proof_where_accepted(pool, name, proof, with_shards),
             )
         if not on_shards.knows(name):
-            return [_proof_where_accepted(pool, name, proof)]
+            return [_proof_where_accepted(pool, name, proof, with_shards)]
         return [
             _proof_where_accepted(
                 pool,
@@ -122,6 +125,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
                 lambda servers: (
                     f"all ids above {raised} on the shards are tickets; {proof(servers)}"
                 ),
+                with_shards,
             )
         ]
 
@@ -153,7 +157,13 @@ def _strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> lis
 
 
 def create(
-    pool: TicketPool, name: str, *, layout: LayoutName | None, start: int, bits: int
+    pool: TicketPool,
+    name: str,
+    *,
+    layout: LayoutName | None,
+    start: int,
+    bits: int,
+    with_shards: str = EVERY_SHARD,
 ) -> Plan:
     """Create missing tables, and verify the others."""
     lines: list[str] = []
@@ -172,7 +182,7 @@ def create(
     def run() -> list[str]:
         pool.create_table(name, layout=layout, start=start, bits=bits)
         proof = functools.partial(_proof_above, pool, name, start - 1)
-        return [_proof_where_accepted(pool, name, proof)]
+        return [_proof_where_accepted(pool, name, proof, with_shards)]
 
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
@@ -265,7 +275,7 @@ def restore(
             f" {down[0].offset}"
         )
     missing = [server for server in servers if states[server] is None]
-    following = [_not_checked(name)] * bool(unknown)
+    following = [_not_checked(name, on_shards)] * bool(unknown)
     following += _after_restore(name, {_set_back(s, states[s], kept, pool.stride) for s in servers})
     return Plan(
         {name: lines},
@@ -285,12 +295,13 @@ def _set_back(
     return "quarantined" if server.is_raised_fence(mark) else "set back"
 
 
-def _not_checked(name: str) -> str:
+def _not_checked(name: str, on_shards: ShardIds) -> str:
     """The next step after a restore that read none of the sequence's ids."""
-    return (
-        f"the ids of {name!r} on the shards were not checked: run this again, with --shard URL for every shard (and"
-        f" --column TABLE.COLUMN={name}, if the column has another name)"
-    )
+    again = f"the ids of {name!r} on the shards were not checked: run this again"
+    column = f"--column TABLE.COLUMN={name}"
+    if on_shards:
+        return f"{again} with {column}"
+    return f"{again}{EVERY_SHARD} (and {column}, if the column has another name)"
 
 
 def _after_restore(name: str, before: Collection[State]) -> list[str]:
@@ -410,18 +421,29 @@ def _recorded_tickets(
     known = [n for server, state in states.items() for n in _known_tickets(server, state, kept)]
     if not known and not ids:
         raise TicketArgumentError(
-            f"no ticket of {name!r} is recorded: name the application's databases with --shard"
+            f"no ticket of {name!r} is recorded: name {_missing_shards(on_shards)}"
         )
     unanswered = [
         s for s, state in states.items() if isinstance(state, TicketError) or kept[s] is None
     ]
     if not ids and not any(_high_water_mark(server, kept) for server in servers):
-        _refuse_without_peers(pool, name, servers, unanswered)
+        _refuse_without_peers(pool, name, servers, unanswered, on_shards)
     return known + ids, unanswered
 
 
+def _missing_shards(on_shards: ShardIds) -> str:
+    """What to name if no id of a sequence was found."""
+    if on_shards:
+        return "the column with its ids with --column, or the shards that are missing with --shard"
+    return "all of the application's databases with --shard"
+
+
 def _refuse_without_peers(
-    pool: TicketPool, name: str, servers: Sequence[TicketServer], unanswered: Sequence[TicketServer]
+    pool: TicketPool,
+    name: str,
+    servers: Sequence[TicketServer],
+    unanswered: Sequence[TicketServer],
+    on_shards: ShardIds,
 ) -> None:
     """Refuse if no peer has marks of the servers."""
     if unanswered:
@@ -431,8 +453,8 @@ def _refuse_without_peers(
     else:
         return
     raise TicketArgumentError(
-        f"it is not known how far {_names(servers)} issued {name!r}: {reason}. {fix} all of the"
-        " application's databases with --shard"
+        f"it is not known how far {_names(servers)} issued {name!r}: {reason}. {fix}"
+        f" {_missing_shards(on_shards)}"
     )
 
 
@@ -733,7 +755,10 @@ def _proof_above(
 
 
 def _proof_where_accepted(
-    pool: TicketPool, name: str, proof: Callable[[Sequence[TicketServer]], str]
+    pool: TicketPool,
+    name: str,
+    proof: Callable[[Sequence[TicketServer]], str],
+    with_shards: str,
 ) -> str:
     """The proof for the servers whose tickets the peers' marks do not refuse.
 
@@ -743,7 +768,9 @@ def _proof_where_accepted(
     refused = _refused(pool, name)
     accepted = [server for server in pool.servers if server not in refused]
     if refused:
-        reasons = (f"{server}: {_refusal(server, mark)}" for server, mark in refused.items())
+        reasons = (
+            f"{server}: {_refusal(server, mark, with_shards)}" for server, mark in refused.items()
+        )
         raise PartlyDone("; ".join(reasons), proof(accepted) if accepted else "")
     return proof(accepted)
 
@@ -758,9 +785,9 @@ def _refused(pool: TicketPool, name: str) -> dict[TicketServer, int]:
     }
 
 
-def _refusal(server: TicketServer, mark: int) -> str:
+def _refusal(server: TicketServer, mark: int, with_shards: str) -> str:
     """Why the tickets of a server are refused, and what to do."""
     return (
         f"it was set back, and clients refuse its tickets up to {mark}. Run sqla-tickets restore --offset"
-        f" {server.offset}, with --shard URL for every shard"
+        f" {server.offset}{with_shards}"
     )

@@ -30,6 +30,7 @@ from .. import TicketArgumentError, TicketError, TicketSequence
 from ..dialects import find_dialect
 from ..orm.mappers import drawing_columns
 from ..orm.sequence import sequence_of
+from ..status.text import EVERY_SHARD
 
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
@@ -192,10 +193,16 @@ class ShardIds:
     Args:
         shards: the application's databases; empty where none was named.
         columns: which of their columns hold tickets.
+        with_shards: what advice adds to the name of a command that reads the shards.
     """
 
-    def __init__(self, shards: Sequence[Shard] = (), columns: Sequence[TicketColumn] = ()) -> None:
-        self._shards, self._columns = shards, columns
+    def __init__(
+        self,
+        shards: Sequence[Shard] = (),
+        columns: Sequence[TicketColumn] = (),
+        with_shards: str = EVERY_SHARD,
+    ) -> None:
+        self._shards, self._columns, self.with_shards = shards, columns, with_shards
 
     def __bool__(self) -> bool:
         """Whether any shard was named."""

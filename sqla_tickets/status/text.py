@@ -118,12 +118,21 @@ def remedy(state: State, sequence: str) -> str:
     return _REMEDIES.get(state, "").format(sequence=sequence)
 
 
-def problems(statuses: Sequence[TableStatus]) -> list[Problem]:
-    """The problems that an operator must solve, for each sequence and server that is not up."""
-    return [_problem(s) for s in statuses if s.state != "up"]
+#: What a command needs to read the shards if none are configured; it follows the command's name.
+EVERY_SHARD: Final = ", with --shard URL for every shard"
 
 
-def _problem(s: TableStatus) -> Problem:
+def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) -> list[Problem]:
+    """The problems that an operator must solve, for each sequence and server that is not up.
+
+    Args:
+        statuses: the status of every sequence on every server.
+        with_shards: what follows the name of a command that reads the shards.
+    """
+    return [_problem(s, with_shards) for s in statuses if s.state != "up"]
+
+
+def _problem(s: TableStatus, with_shards: str) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
     fix = remedy(s.state, s.sequence)
     if s.state == "down":
@@ -134,7 +143,7 @@ def _problem(s: TableStatus) -> Problem:
         why = "It answers, but takes no writes."
         fix = writes_again("switch off the setting that sqla-tickets doctor names", s.offset)
     elif s.state in ("set back", "quarantined"):
-        why, fix = set_back(s), restoration(s)
+        why, fix = set_back(s), restoration(s, with_shards)
     else:
         why = without_advice(in_short(str(s.error), s.server, s.sequence), s.state)
     return Problem(
@@ -236,13 +245,13 @@ def set_back(status: TableStatus) -> str:
     return f"It was set back: it shows {shown:,}, and its peers know that it issued {known:,}."
 
 
-def restoration(status: TableStatus) -> str:
+def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
     """The remedy for a table that was set back."""
     if status.is_read_only:
         return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (
-        f"Run sqla-tickets restore --offset {status.offset} now, with --shard URL for every shard. Until then, clients"
-        " draw from the other servers."
+        f"Run sqla-tickets restore --offset {status.offset} now{with_shards}. Until then, clients draw from the other"
+        " servers."
     )
     if status.state != "quarantined":
         return fix

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -18,6 +20,7 @@ from sqla_tickets.cli import FAILED, main
 from sqla_tickets.cli.commands import cli
 from sqla_tickets.cli.options import FOUND
 from tests.support.command_line import Done, run_cli
+from tests.support.terminal import in_a_terminal, read_until
 
 #: Each command with what it needs, in the folder of `project`.
 COMMANDS: dict[str, list[str]] = {
@@ -151,6 +154,47 @@ def test_shards_are_those_of_the_configuration(
     monkeypatch.delenv("SQLA_TICKETS_SHARDS")
     servers = ["--server", "sqlite:///a.db", "--server", "sqlite:///b.db"]
     assert "Shards of" not in run_cli(*arguments, *servers).text, "they replace the file"
+
+
+@pytest.mark.parametrize("are_configured", [True, False])
+def test_advice_names_shards_only_where_it_must(project: Path, are_configured: bool) -> None:
+    """A command that follows finds those of the configuration, and not those of an option."""
+    line = f"shards = sqlite:///{project}/shard.db\n" * are_configured
+    (project / "alembic.ini").write_text(FILES["alembic.ini"].replace("]\n", f"]\n{line}", 1))
+    named = ["--shard", "sqlite:///shard.db"]
+
+    def advice(*command: str) -> str:
+        return " ".join(run_cli(*command).text.split())
+
+    after = ". After a take-over, add --above NUMBER"
+    assert f"sqla-tickets audit, with the same --shard options{after}" in advice("raise", *named)
+    if are_configured:
+        assert f"sqla-tickets audit{after}" in advice("raise")
+    run_cli("raise", "photos", "--above", 5000)
+    with closing(sqlite3.connect("a.db")) as connection, connection:
+        connection.execute("UPDATE photos SET id = id - 4000")
+    text = advice("audit", *named)
+    assert "sqla-tickets restore --offset 1 now, with the same --shard options. Until" in text
+    end = "" if are_configured else ", with --shard URL for every shard"
+    commands = (["status", "--over", "0"], ["doctor"], *([["audit"]] if are_configured else []))
+    for command in commands:
+        assert f"sqla-tickets restore --offset 1 now{end}. Until" in advice(*command), command
+    refused = advice("raise", "photos", "--above", "4000")
+    assert f"Run sqla-tickets restore --offset 1{end}. " in refused
+
+
+def test_shards_of_the_configuration_are_listed_in_whole_lines(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "alembic.ini").write_text(FILES["alembic.ini"])
+    monkeypatch.setenv("SQLA_TICKETS_SHARDS", " ".join(["sqlite:///shard.db"] * 9))
+    command = [sys.executable, "-m", "sqla_tickets.cli", "restore", "photos", "--dry-run"]
+    with in_a_terminal(command, 80) as (_, terminal):
+        listed, plan, _ = read_until(terminal, "photos:").partition("photos:")
+    assert plan
+    assert max(map(len, listed.splitlines())) <= 80
+    assert len(listed.splitlines()) > 2
+    assert listed.count("sqlite:///shard.db") == 9, "a URL that is split cannot be copied"
 
 
 def test_shards_of_the_configuration_may_lack_the_column(project: Path) -> None:

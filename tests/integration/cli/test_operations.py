@@ -291,7 +291,7 @@ def assert_the_genuine_ids_stay_genuine(on: list[str], shards: tuple[str, str]) 
     assert [anomaly["kind"] for anomaly in report["anomalies"]] == ["set back"]
     text = " ".join(run_cli("audit", *on, *shards).text.split())
     assert "SET BACK mysql://" in text
-    assert "sqla-tickets restore --offset 1 now, with --shard URL for every shard" in text
+    assert "sqla-tickets restore --offset 1 now, with the same --shard options" in text
     assert "sqla-tickets raise" not in text
 
 
