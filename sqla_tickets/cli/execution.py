@@ -53,7 +53,8 @@ def execute(
         plans: the plans.
         asked: the servers and shards that may be waited for.
         dry_run: whether the plans are only shown.
-        is_confirmed: whether to skip the question, which is also skipped without a terminal.
+        is_confirmed: whether to skip the question, which is also skipped without a terminal. If nothing can be done,
+            it is not asked, and nothing is tried.
         as_json: whether to print the result as JSON; the plan and the question then go to stderr.
 
     Raises:
@@ -64,6 +65,11 @@ def execute(
     is_short = output.console(is_error=as_json).is_terminal
     if asks or not as_json:
         output.show(_steps(plans, is_short=is_short), is_error=as_json)
+    if asks and not any(plan.is_possible for plan in plans):
+        click.echo("Nothing was changed, as nothing can be done.", err=as_json)
+        repairs = _next_steps(plans, _Outcome(idle=list(plans)))
+        output.show(_result([], [], repairs), is_error=as_json)
+        raise SystemExit(FAILED)
     if asks and not _is_agreed():
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
@@ -87,6 +93,8 @@ def execute(
         output.show(_result(proofs, failures, following))
     if failures:
         raise SystemExit(FAILED)
+    if dry_run and not all(plan.is_complete for plan in plans):
+        raise SystemExit(FOUND)
 
 
 def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:

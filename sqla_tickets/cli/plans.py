@@ -33,6 +33,8 @@ from ..tables.new_table import seed, stub_of
 from .inspection import high_waters, inspect_pool
 from .shards import ShardIds
 
+#: How the line of a step begins that cannot be done.
+NOT_POSSIBLE: Final = "NOT POSSIBLE"
 #: The number of attempts to raise a sequence above new ids on the shards.
 MAX_RAISES: Final = 3
 #: How soon `grow --finish` first checks whether clients still draw with the old stride; then after twice that.
@@ -49,7 +51,8 @@ class Plan:
             again after an error: finished steps are kept.
         following: the operator's next steps when something was done.
         repairs: the operator's steps for what cannot be done.
-        refusal: why none of it can be done; None if some of it can.
+        refusal: why it could not be planned; None if it could.
+        is_possible: whether some of it can be done.
     """
 
     steps: Mapping[str, Sequence[str]]
@@ -57,11 +60,17 @@ class Plan:
     following: Sequence[str] = ()
     repairs: Sequence[str] = ()
     refusal: TicketError | None = None
+    is_possible: bool = True
 
     @property
     def lines(self) -> list[str]:
         """All steps."""
         return [line for lines in self.steps.values() for line in lines]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every step can be done, as far as is known."""
+        return not any(line.startswith(NOT_POSSIBLE) for line in self.lines)
 
 
 class PartlyDone(TicketError):
@@ -267,7 +276,8 @@ def restore(
         f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride} tickets "
         f"({numbers} numbers)"
     )
-    lines += [_restoring(name, server, states[server], above) for server in servers]
+    raising = [_restoring(name, server, states[server], above) for server in servers]
+    lines += raising
     down = [server for server in servers if isinstance(states[server], TicketError)]
     if offset is None and 0 < len(down) < len(servers):
         lines.append(
@@ -282,6 +292,7 @@ def restore(
         lambda: [_restore(pool, name, servers, above)],
         following,
         [f"run sqla-tickets create {name}, which begins above the peers' marks"] * bool(missing),
+        is_possible=not all(line.startswith(NOT_POSSIBLE) for line in raising),
     )
 
 
@@ -339,13 +350,13 @@ _OTHER_USER: Final = (
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
     """The step on a server, or why it is impossible."""
     if state is None:
-        return f"NOT POSSIBLE: {server} has no ticket table {name!r}"
+        return f"{NOT_POSSIBLE}: {server} has no ticket table {name!r}"
     if isinstance(state, TicketError):
-        return f"NOT POSSIBLE: {state}"
+        return f"{NOT_POSSIBLE}: {state}"
     database = server.engine.url.database
     lacking = server.do(name, tombstones.lacking_privileges, name, database, "draw")
     if lacking:
-        return f"NOT POSSIBLE: this user lacks {', '.join(lacking)} on {server}. {_OTHER_USER}"
+        return f"{NOT_POSSIBLE}: this user lacks {', '.join(lacking)} on {server}. {_OTHER_USER}"
     return f"raise {name!r} on {server} above {above}"
 
 
@@ -403,7 +414,7 @@ def impossible(name: str, error: TicketError) -> Plan:
     def run() -> list[str]:
         raise error
 
-    return Plan({name: [f"NOT POSSIBLE: {error}"]}, run, refusal=error)
+    return Plan({name: [f"{NOT_POSSIBLE}: {error}"]}, run, refusal=error, is_possible=False)
 
 
 def _recorded_tickets(

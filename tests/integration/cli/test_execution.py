@@ -185,6 +185,24 @@ def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: 
     assert run_cli("restore", "albums", "--offset", 1, *on).code == 0
 
 
+def test_restore_does_not_ask_if_nothing_can_be_done(
+    pool: TicketPool, on: list[str], ticket_urls: list[URL]
+) -> None:
+    run(ticket_urls[0], "DROP TABLE photos")
+    before = pool.servers[1].last_ticket("photos")
+    restore = ["restore", "photos", "--offset", "1", *on]
+    with in_a_terminal([*COMMAND, *restore]) as (process, terminal):
+        seen = read_until(terminal, "Next:")
+        assert process.wait(60) == 3
+    assert "has no ticket table 'photos'" in seen
+    assert ("nothing can be done" in seen, "[y/N]" in seen) == (True, False)
+    assert run_cli(*restore, "--dry-run").code == 1
+    assert run_cli("restore", "photos", "--dry-run", *on).code == 1, "a part cannot be done"
+    with in_a_terminal([*COMMAND, "restore", "photos", *on]) as (_, terminal):
+        read_until(terminal, "[y/N]")
+    assert pool.servers[1].last_ticket("photos") == before
+
+
 def test_raise_of_several_does_what_it_can(pool: TicketPool, on: list[str]) -> None:
     pool.create_table("people", bits=32)
     done = run_cli("raise", "people", "photos", "--above", 2**40, *on)
