@@ -518,11 +518,15 @@ def grow(
     for server in joining:
         for name in names:
             server.do(name, tombstones.rehearse_creation, name, server.engine.url.database)
+    above = {
+        name: resize.begins_above(pool, new, name, gap=gap, held=on_shards.largest(name))
+        for name in names
+    }
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
             *_used_up(pool, new, name),
-            *(f"open {name!r} on {s}" for s in joining),
+            *(_opening(name, s, above[name]) for s in joining),
         ]
         for name in names
     }
@@ -557,6 +561,10 @@ def grow(
         return proofs
 
     return Plan({**steps, "": common}, run, following)
+
+
+def _opening(name: str, server: TicketServer, above: int) -> str:
+    return f"open {name!r} on {server} above {above}, or higher if tickets are drawn until then"
 
 
 def _used_up(pool: TicketPool, new: TicketPool, name: str) -> Iterator[str]:

@@ -55,12 +55,18 @@ class SequenceMarks:
 
     def refuted(self) -> list[tuple[ServerAccess, str]]:
         """The servers whose marks cannot be true, with the message about each mark."""
-        kept = {
+        return [(peer, text) for peer, _, text in self._verified(self._kept())[1]]
+
+    def largest(self) -> int:
+        """The largest credible mark, as far as servers answer; 0 if there is none. Changes nothing."""
+        return self._verified(self._kept())[0]
+
+    def _kept(self) -> dict[Peer, list[Mark]]:
+        return {
             peer: [Mark(self._name, self._stride, offset, 0, n) for offset, n in marks.items()]
             for peer in self._peers
             if peer.server.breaker.is_closed and (marks := peer.store.kept(self._name))
         }
-        return [(peer, text) for peer, _, text in self._verified(kept)[1]]
 
     def _verified(
         self, kept: Mapping[Peer, list[Mark]]

@@ -36,9 +36,9 @@ from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import Servers, TableHandle, handles
 from .operations import MARGIN_NUMBERS, refuse_during_resize
-from .tombstones import Destination
+from .tombstones import Destination, FoundTable
 
-__all__ = ["GAP_NUMBERS", "begin", "finish", "retire", "unfinished"]
+__all__ = ["GAP_NUMBERS", "begin", "begins_above", "finish", "retire", "unfinished"]
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,6 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     states = {handle: handle.active() for handle in handles(old, name)}
     if new.stride != old.stride:
         _check_metadata(states)
-    numbers = [state.number or 0 for state in states.values()]
-    highest = max(held, *numbers)
     model = next(iter(states.values()))
     bits = 32 if model.largest <= largest_ticket(32) else 64
     largest = model.largest
@@ -78,16 +76,10 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     stub = tombstones.stub_column(new.stride, *states.values(), *joining.values())
     if new.stride != old.stride:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
-    closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
-    joined = [state.number or 0 for state in joining.values() if isinstance(state, ActiveTable)]
+    joined = _joined(joining)
     used_up = bool(joined) and used_up_gap(old, new, name) is not None
-    if used_up:
-        # the old servers are raised above all numbers, and the others a gap above that
-        highest = max(highest, *joined) + new._marks.margin
-    distance = MARGIN_NUMBERS if new.stride == old.stride else gap
-    # the mark of a replaced server, which may be higher
     known = new._marks.of(name).prepare(opens_above=0)
-    above = max(highest + distance, *closed, known + new._marks.margin if known else 0)
+    highest, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
     if above + gap // 10 > largest:
         raise TicketArgumentError(
             f"the numbers of {name!r} end at {largest}: servers that join at {above} would have almost none left. "
@@ -116,6 +108,63 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         _open_gap(old, new, active, highest, above)
         return above
     return min(above, *joined) if joined else above
+
+
+def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int = 0) -> int:
+    """The number that `begin` would return now. Changes nothing.
+
+    If clients draw until then, `begin` returns a larger one.
+
+    Raises:
+        TicketError: a server failed.
+    """
+    states = {handle: handle.active() for handle in handles(old, name)}
+    joining = {
+        handle: handle.inspect() for handle in handles(new, name, new.servers[len(old.servers) :])
+    }
+    joined = _joined(joining)
+    used_up = bool(joined) and used_up_gap(old, new, name) is not None
+    known = new._marks.of(name).largest()
+    _, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
+    return above if used_up else min([above, *joined])
+
+
+def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
+    """The numbers of the joining servers that an earlier run has opened."""
+    return [state.number or 0 for state in joining.values() if isinstance(state, ActiveTable)]
+
+
+def _opening(
+    old: Servers,
+    new: Servers,
+    states: Mapping[TableHandle, ActiveTable],
+    joining: Mapping[TableHandle, FoundTable],
+    gap: int,
+    held: int,
+    known: int,
+    *,
+    used_up: bool,
+) -> tuple[int, int]:
+    """The highest number in use, and the number above which the joining servers open.
+
+    Args:
+        old: the pool as it is.
+        new: the pool as it will be.
+        states: the tables of the old servers.
+        joining: those of the others.
+        gap: how far above the old servers the others begin if the stride changes.
+        held: the largest id on the shards.
+        known: the largest credible mark: that of a replaced server may be higher.
+        used_up: whether the gap of an earlier run is used up.
+    """
+    highest = max(held, *(state.number or 0 for state in states.values()))
+    if used_up:
+        # the old servers are raised above all numbers, and the others a gap above that
+        highest = max(highest, *_joined(joining)) + new._marks.margin
+    closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
+    distance = MARGIN_NUMBERS if new.stride == old.stride else gap
+    above = max(highest + distance, *closed, known + new._marks.margin if known else 0)
+    return highest, above
 
 
 def used_up_gap(old: Servers, new: Servers, name: str) -> tuple[int, int] | None:

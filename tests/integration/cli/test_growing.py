@@ -626,9 +626,15 @@ def test_servers_begin_above_what_the_shards_hold(
     on, shards = ("--stride", "16"), ("--shard", shard.render_as_string(False))
     rehearsal = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), "--dry-run")
     assert "NOT KNOWN: the ids of 'photos' on the shards" in rehearsal.text
+    rehearsal = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), *shards, "--dry-run")
+    begins = re.findall(r"open 'photos' on .* above (\d+), or higher", rehearsal.text)
     grown = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:3]), *shards)
     assert grown.code == 0, grown.text
     assert "NOT KNOWN" not in grown.text
+    assert (
+        re.findall(r"every ticket of 'photos' from the new servers is above (\d+)", grown.text)
+        == begins
+    )
     three = open_pool(urls[:3], 16)
     assert three.servers[2].draw("photos", 1)[0][0] > ahead
 
