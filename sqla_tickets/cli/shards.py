@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from .. import TicketArgumentError, TicketError, TicketSequence
+from ..connect.failures import without_password
 from ..dialects import find_dialect
 from ..orm.mappers import drawing_columns
 from ..orm.sequence import sequence_of
@@ -178,7 +179,7 @@ class Shard:
         try:
             yield
         except SQLAlchemyError as error:
-            reason = getattr(error, "orig", None) or error
+            reason = without_password(str(getattr(error, "orig", None) or error), self._engine.url)
             raise ShardError(
                 f"the shard {self} cannot be read ({reason}): check its URL, and that its user may SELECT; or name "
                 "the others with --shard"

@@ -22,6 +22,8 @@ _NOT_VERIFIED = re.compile(
     r"certificate[ _]verify|certificate for .* does not match|TLS/SSL error: (?!.*alert).*certificate",
     re.IGNORECASE,
 )
+#: How many characters make a password that is no part of a common word.
+_LONG_PASSWORD = 8
 #: The advice where nothing better is known.
 IS_IT_RUNNING = "check that it is running, and reachable from here."
 _OF_THE_SERVER = {
@@ -89,7 +91,7 @@ def failure_of(
         table: the name of the sequence; None when no table was used yet.
         dialect: the server's dialect.
     """
-    said = f" ({_without_password(error, url)})" if error else ""
+    said = f" ({without_password(_text_of(error), url)})" if error else ""
     if kind is ErrorKind.INVALID_NAME:
         return TicketArgumentError(f"{server} cannot have a ticket table {table!r}{said}")
     if table is None or not concerns_table(kind):
@@ -103,8 +105,26 @@ def failure_of(
     return error_class(f"the ticket table {table!r} on {server}: {kind.value}{said}: {advice}")
 
 
-def _without_password(error: Exception, url: URL) -> str:
+def _text_of(error: Exception) -> str:
     said = str(error)
     if error.__cause__ is not None and str(error.__cause__) not in said:  # aiomysql hides it
         said = f"{said}: {error.__cause__}"
-    return said.replace(str(url.password), "***") if url.password else said
+    return said
+
+
+def without_password(text: str, url: URL) -> str:
+    """A driver's message with ``***`` for the password of a URL.
+
+    A short password may be a part of other words, so it is replaced as a whole word only. A password may also be a
+    part of the user's name, the host or the database: these stay.
+    """
+    if not url.password:
+        return text
+    password = str(url.password)
+    text = text.replace(url.render_as_string(hide_password=False), url.render_as_string())
+    hidden = re.escape(password)
+    if len(password) < _LONG_PASSWORD:
+        hidden = rf"(?<!\w){hidden}(?!\w)"
+    parts = [part for part in (url.username, url.host, url.database) if part and part != password]
+    names = "|".join(re.escape(part) for part in parts if password in part) or "(?!)"
+    return re.sub(rf"(?P<name>{names})|{hidden}", lambda found: found["name"] or "***", text)

@@ -25,6 +25,7 @@ from sqlalchemy import URL, Engine, MetaData, create_engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from ..connect.failures import without_password
 from ..dialects import class_of
 from ..errors import TicketArgumentError, TicketServerError
 from ..pool import TicketPool
@@ -118,7 +119,7 @@ def _fresh_database(url: URL) -> Generator[URL]:
     try:
         _send(engine, f"CREATE DATABASE {name}")
     except SQLAlchemyError as error:
-        said = str(getattr(error, "orig", error)).replace(str(url.password), "***")
+        said = without_password(str(getattr(error, "orig", error)), url)
         raise TicketServerError(
             f"no database for tests on {backend}://{url.host}: {said}: check that the server is running,"
             " and that its user may create databases named tickets_..."
