@@ -214,7 +214,8 @@ def test_monitor_that_fell_asleep_is_woken_by_the_next_draw(site: Site) -> None:
     monitor.fall_asleep(asleep)
     assert monitor.is_awake, "an earlier thread's end"
     monitor.fall_asleep(awake)
-    assert not (monitor.is_awake or awake.awake.is_set())
+    assert not monitor.is_awake
+    assert not awake.awake.is_set()
     request = site.draw()
     assert monitor.is_awake
     assert monitor.poller.awake.is_set()

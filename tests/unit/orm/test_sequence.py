@@ -123,7 +123,7 @@ def test_the_type_of_a_foreign_key_is_not_known_yet() -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", 7, b"photos"])
 def test_names_that_are_none(name: Any) -> None:
-    with pytest.raises(TicketArgumentError, match="name of a sequence"):
+    with pytest.raises(TicketArgumentError, match="valid sequence name"):
         TicketSequence(name)
 
 
