@@ -271,8 +271,8 @@ def _old_context(context: StatementContext, name: str) -> StatementContext | Non
         return None
     if context.stride % metadata.stride or (context.offset - metadata.offset) % metadata.stride:
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} is numbered differently: expected {metadata.layout!r} "
-            f"with a divisor of {context.stride} as its stride, found {metadata}"
+            f"the ticket table {name!r} on {context.server} is numbered differently: expected the layout "
+            f"{metadata.layout!r} and a stride that divides {context.stride}, found {metadata}"
         )
     return replace(context, stride=metadata.stride, offset=metadata.offset)
 

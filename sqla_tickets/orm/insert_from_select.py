@@ -138,8 +138,8 @@ def _refuse_select(rows: SelectBase, columns: int) -> None:
     """Refuse a SELECT of other columns, or one that changes data, as counting would change it again."""
     if any(getattr(element, "is_dml", False) for element in visitors.iterate(rows)):
         raise TicketArgumentError(
-            "insert_from_select(): the SELECT has an INSERT, UPDATE or DELETE, which counting its rows would "
-            "execute, too: execute that first, then select"
+            "insert_from_select(): the SELECT contains an INSERT, UPDATE or DELETE. Counting its rows would execute "
+            "that once more: execute it first, then select"
         )
     found = len(list(cast("Any", rows.subquery()).c))
     if found != columns:

@@ -462,7 +462,7 @@ def test_invalid_arguments_are_refused(site: Site) -> None:
         refuses(r"ORDER BY words\.id, which", session, photos, ["title"], distinct)
         deleted = delete(words).returning(words.c.word).cte()
         refuses(
-            "counting its rows would execute", session, photos, ["title"], select(deleted.c.word)
+            "Counting its rows would execute", session, photos, ["title"], select(deleted.c.word)
         )
     assert len(site.rows(words)) == 5
 
