@@ -40,8 +40,10 @@ class _KindType(click.types.StringParamType):
 
 KIND: Final = _KindType()
 
-#: The password of a URL, which may have an @ or / that should be written %40 or %2F.
-_PASSWORD: Final = re.compile(r"(?<=://)[^\s'\"]*@")
+#: The user and the password of a URL, which may have an @ or / that should be written %40 or %2F; not ``user:${NAME}``.
+_PASSWORD: Final = re.compile(
+    r"(?<=://)(?![^\s'\":/@]*:\$\{\w+\}@[^\s'\"@]*(?:[\s'\"]|$))[^\s'\"]*@"
+)
 
 
 def seconds(value: object) -> float:

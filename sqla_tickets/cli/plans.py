@@ -273,8 +273,8 @@ def restore(
     unknown = on_shards.unknown(name)
     lines += unknown
     lines.append(
-        f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride} tickets "
-        f"({numbers} numbers)"
+        f"the highest is {highest}, {origin}; the margin for unrecorded tickets is {numbers // pool.stride:,} "
+        f"tickets ({numbers:,} numbers)"
     )
     raising = [_restoring(name, server, states[server], above) for server in servers]
     lines += raising

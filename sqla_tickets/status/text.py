@@ -240,7 +240,7 @@ def set_back(status: TableStatus) -> str:
     if (known - status.offset) % status.stride:
         return (
             f"It was set back: it shows {shown:,}. Processes refuse its tickets up to {known:,}: the last known number"
-            f" and a margin of {TIMING.margin_tickets:,} tickets."
+            f" and a margin of {TIMING.margin_tickets:,} tickets ({TIMING.margin_tickets * status.stride:,} numbers)."
         )
     return f"It was set back: it shows {shown:,}, and its peers know that it issued {known:,}."
 

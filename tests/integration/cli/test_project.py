@@ -175,6 +175,19 @@ def test_passwords_are_not_shown(folder: Path) -> None:
     assert "ticket_servers" not in (folder / "alembic.ini").read_text()
 
 
+def test_variable_for_password_is_shown(folder: Path) -> None:
+    """The user sees that the file has no password."""
+    Project(folder)
+    servers = [
+        f"mysql+pymysql://migrations:${{WORD}}{more}@ticket{n}/x"
+        for n, more in ((1, ""), (2, "@p"))
+    ]
+    options = [option for server in servers for option in ("--server", server)]
+    text = run_cli("init", *options, "--dry-run").text
+    assert "mysql+pymysql://migrations:${WORD}@ticket1/x" in text
+    assert "mysql+pymysql://***@ticket2/x" in text
+
+
 def test_what_is_left_is_named(folder: Path) -> None:
     """An ``env.py`` of one's own is not replaced by the loop over shards."""
     project = Project(folder)

@@ -161,7 +161,7 @@ def test_margin_of_restore_and_of_raised_fence_is_one(
     last = pool.servers[0].draw("photos", 10 * TIMING.margin_tickets)[-1][-1]
     rehearsal = run_cli("restore", "photos", "--dry-run", *on)
     assert (
-        f"margin for unrecorded tickets is {expected // 2} tickets ({expected} numbers)"
+        f"margin for unrecorded tickets is {expected // 2:,} tickets ({expected:,} numbers)"
         in rehearsal.text
     )
     run(ticket_urls[0], "UPDATE photos SET id = 1")

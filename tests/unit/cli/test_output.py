@@ -228,7 +228,7 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
     said = [" ".join(shown(status_view([s], [], 1)).split()) for s in (issued, fence)]
     assert "it shows 3,000, and its peers know that it issued 3,412." in said[0]
     assert "it shows 3,000. Processes refuse its tickets up to 203,413: the last known" in said[1]
-    assert "a margin of 100,000 tickets" in said[1]
+    assert "a margin of 100,000 tickets (200,000 numbers)." in said[1]
 
 
 @pytest.mark.parametrize(
