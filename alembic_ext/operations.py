@@ -130,7 +130,9 @@ def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None
             largest = _largest_id(operations, op.start_above)
             above = largest + maintenance.MARGIN_NUMBERS
             key = ".".join(op.start_above[:2])
-            log.info("every ticket of %r is above %d: %s ends at %d", op.name, above, key, largest)
+            log.info(
+                "every ticket of %r is above %d: the largest %s is %d", op.name, above, key, largest
+            )
         is_here = (_is_active(pools, op) or find_moved(pools, op) is None) and maintenance.create(
             pool_named(pools, op.pool),
             op.name,

@@ -343,7 +343,7 @@ def _after_restore(name: str, before: Collection[State]) -> list[str]:
 #: The advice to a user who may only read.
 _OTHER_USER: Final = (
     "Give --server for every server (or SQLA_TICKETS_SERVERS) with the user of the migrations, or grant this user what"
-    " sqla-tickets grants migrate prints"
+    " the command 'sqla-tickets grants migrate' prints"
 )
 
 
@@ -512,8 +512,8 @@ def grow(
     least = pool._marks.margin
     if widens and gap < least:
         raise TicketArgumentError(
-            f"--gap {gap} is too small: clients may draw that many numbers before they read where the new servers "
-            f"begin. Give at least {least}"
+            f"--gap {gap} is too small: give at least {least}. Clients may draw half as many numbers before they "
+            "read where the new servers begin"
         )
     for server in joining:
         for name in names:
@@ -770,7 +770,7 @@ def _proof_above(
     )
     of_some = "" if len(begins) == len(pool.servers) else f" from {_names(begins)}"
     are = "the next is" if len(begins) == 1 else "the next are"
-    return f"every ticket of {name!r}{of_some} from now on is above {above}: {are} {following}"
+    return f"from now on, every ticket of {name!r}{of_some} is above {above}: {are} {following}"
 
 
 def _proof_where_accepted(

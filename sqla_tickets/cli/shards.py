@@ -38,7 +38,7 @@ PAGE_IDS: Final = 20_000
 
 NO_SHARDS: Final = (
     "name the application's databases with --shard, in SQLA_TICKETS_SHARDS (URLs separated by spaces), or as shards in"
-    " the configuration, which --server replaces"
+    " the configuration file, which is not read if --server or SQLA_TICKETS_SERVERS is given"
 )
 
 

@@ -406,7 +406,7 @@ def _integrity_error(
     found: str,
     least: int = 0,
 ) -> TicketIntegrityError:
-    repair = "Raise the sequence above every id ever issued before clients use the table."
+    repair = "Before clients use the table, raise the sequence above every id ever issued."
     if least:
         repair = (
             f"Run sqla-tickets restore --offset {table.offset}, or raise the sequence above every id ever issued (at"

@@ -106,7 +106,7 @@ _REMEDIES: Final[dict[State, str]] = {
     " give this process the table's stride.",
     "unfit": "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs,"
     " order of the servers, stride). Never edit the metadata.",
-    "moved": "Configure the pool that has the sequence, in each process that still draws from this one.",
+    "moved": "In each process that still draws from this pool, configure the pool that now has the sequence.",
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
 #: States of a whole server, for which no sequence is named.

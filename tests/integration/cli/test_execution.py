@@ -91,7 +91,7 @@ def test_plan_is_headed_by_sequence_and_followed_by_what_comes_next(
     lines = done.text.splitlines()
     people, photos = lines.index("people:"), lines.index("photos:")
     assert all(line.startswith("- ") for line in lines[people + 1 : photos])
-    assert done.text.count("Done: every ticket of") == 2
+    assert done.text.count("Done: from now on, every ticket of") == 2
     assert lines[-1].startswith("Next: ")
     (restart,) = [line for line in lines if "pool.unquarantine(" in line]
     assert restart.endswith("The same for photos.")
@@ -176,7 +176,7 @@ def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: 
     assert "has no ticket table 'albums'" in found["not_done"][0]
     assert "no ticket of 'people' is recorded" in found["not_done"][1]
     assert any(step.startswith("run sqla-tickets create albums") for step in found["next"])
-    assert re.match("every ticket of 'photos' from .*1\\) from now on is above", found["proof"])
+    assert re.match("from now on, every ticket of 'photos' from .*1\\) is above", found["proof"])
     assert numbers(pool)[0] > before[0]
     text = run_cli("restore", "--offset", 1, *on).text
     assert text.count("NOT POSSIBLE") == 2

@@ -54,7 +54,7 @@ def test_next_draws(pool: TicketPool, on: list[str]) -> None:
 
 def test_raise(pool: TicketPool, on: list[str]) -> None:
     done = dry_and_done("raise", "photos", "--above", 5000, on=on)
-    assert "every ticket of 'photos' from now on is above 5000" in done.text
+    assert "from now on, every ticket of 'photos' is above 5000" in done.text
     assert min(pool.next_ids("photos", 3)) > 5000
     before = last_tickets(on)
     assert run_cli("raise", "photos", "--above", 10, *on).code == 0
@@ -130,7 +130,7 @@ def test_raise_while_others_insert_is_no_proof(
 
 def test_create(pool: TicketPool, on: list[str], ticket_urls: list[URL]) -> None:
     done = dry_and_done("create", "people", "--start", 700, "--layout", "counter", on=on)
-    assert "every ticket of 'people' from now on is above 699" in done.text
+    assert "from now on, every ticket of 'people' is above 699" in done.text
     assert min(pool.next_ids("people", 3)) >= 700
     again = run_cli("create", "people", *on)
     assert again.code == 0
@@ -270,7 +270,7 @@ def test_a_server_is_set_back_under_a_running_application(
         assert run_cli("status", *on, "--over", 0).code == 1
         done = run_cli("restore", "--offset", 1, *shards, *on)
         assert done.code == 0, done.text
-        assert re.search(r"'photos' from mysql\S+ \(offset 1\) from now on is above", done.text)
+        assert re.search(r"every ticket of 'photos' from mysql\S+ \(offset 1\) is above", done.text)
         assert run_cli("status", *on, "--over", 0).code == 0
         assert all(application.has_quarantined for application in applications)
         assert "a rate/s above 0" in done.text
@@ -307,7 +307,7 @@ def test_restore_goes_by_what_is_known(
 ) -> None:
     pool.raise_above("photos", 100)
     done = dry_and_done("restore", "photos", "--margin", 50, on=on)
-    assert "every ticket of 'photos' from now on is above" in done.text
+    assert "from now on, every ticket of 'photos' is above" in done.text
     assert min(pool.next_ids("photos", 2)) > 150
     shard = tmp_path / "shard.db"
     url = URL.create("sqlite", database=str(shard))

@@ -105,7 +105,7 @@ def test_every_shard_of_the_configuration_counts(tmp_path: Path) -> None:
     assert GENERATED in project.revision("tickets")
     assert "THIRD_SHARD, which is not set" in project.run("upgrade", "head", fails=True)
     logged = project.run("upgrade", "head", THIRD_SHARD=text_of(shards[2]))
-    assert "every ticket of 'photos' is above 5010000: photos.id ends at 5000000" in logged
+    assert "every ticket of 'photos' is above 5010000: the largest photos.id is 5000000" in logged
     with TicketPool(tickets) as pool:
         assert min(pool.next_ids("photos", 2)) > 5_000_000
 

@@ -106,7 +106,7 @@ CASES: list[tuple[State, str, str]] = [
     (
         "moved",
         f"the ticket table 'NAME' on {SERVERS[1]} has moved: it is in media: so",
-        "Configure",
+        "In each process that still draws",
     ),
     ("closed", f"the ticket table 'NAME' on {SERVERS[1]} is converted: run it", "migration again"),
 ]

@@ -14,7 +14,7 @@ from sqla_tickets.draw.timing import TIMING
 from sqla_tickets.high_water.timing import TIMING as MARKS
 
 ROOT = Path(__file__).parents[3]
-BOUND = "no draw takes longer than *servers x (`timeout` + `lock_wait`)*"
+BOUND = "a draw takes at most *servers x (`timeout` + `lock_wait`)*"
 EXCEPTIONS = "a retried server, the peers' marks, a sequence that is being moved, and a free thread"
 
 
