@@ -53,7 +53,6 @@ class HedgingMonitor:
 
     Attributes:
         poller: its thread.
-        is_awake: whether its thread polls the requests, as the thread's event says, too; a draw reads it without a call.
         durations: how long the last answered draws took, in seconds; each draw appends its own.
         ended: how many draws have ended since the last poll.
     """
@@ -67,7 +66,7 @@ class HedgingMonitor:
     def reinit_after_fork(self) -> None:
         """In a fork: forget the monitor's thread and its requests, which are the parent's."""
         self._starting = threading.Lock()
-        self.poller, self.is_awake = _Poller(self), False
+        self.poller = _Poller(self)
         self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
         self._tokens, self.ended = TIMING.first_tokens, 0
         self._usual = self._patience = TIMING.first_patience_seconds
@@ -86,39 +85,39 @@ class HedgingMonitor:
 
         It is not started for a background call that began before `close`: time-outs end that call.
         """
-        with self._starting:
-            before = self.poller
-            if not before.goes_on:
-                if begun() < self._stopped_at:
-                    return
-                self.poller = _Poller(self)
-                before.end()  # if an interrupt came while it started or ended
-                try:
-                    self.poller.thread.start()
-                except RuntimeError as error:  # at exit, or at a limit
-                    log.warning("no thread polls the draws, so none is hedged: %s", error)
-                    return
-            self._next_poll = math.inf
-            self.poller.awake.set()
-            self.is_awake = True  # the last: an interrupt may come before
+        try:
+            with self._starting:
+                poller = before = self.poller
+                if not before.goes_on:
+                    if begun() < self._stopped_at:
+                        return
+                    poller = self.poller = _Poller(self)
+                    before.end()  # if an interrupt came while it started or ended
+                    poller.thread.start()
+                self._next_poll = math.inf
+                poller.awake.set()
+                poller.is_awake = True  # the last: an interrupt may come before
+        except RuntimeError as error:  # at exit, or at a limit
+            # without the lock, as a logging handler may draw, or wait for one that does
+            log.warning("no thread polls the draws, so none is hedged: %s", error)
 
     def fall_asleep(self, poller: _Poller) -> None:
         """Record that a thread polls no requests; draws that begin later call `wake_up`."""
         with self._starting:
             poller.awake.clear()
-            if self.poller is poller:
-                self.is_awake = False
+            poller.is_awake = False
 
     def close(self) -> None:
-        """Stop the thread until the next draw."""
+        """Stop the thread until the next draw; it polls the requests that are in flight until they end."""
         with self._starting:
             self._stopped_at = next(timestamps)
             poller = self.poller
             if not poller.thread.is_alive():
                 return
+            poller.is_awake = False  # the first: the thread sees the requests that have read True
             poller.end()
-            self.poller, self.is_awake = _Poller(self), False
-        if poller.thread is not threading.current_thread():
+            self.poller = _Poller(self)
+        if poller.thread is not threading.current_thread() and not self.has_draws:
             poller.thread.join(timeout=1)
 
     def poll(self) -> float:
@@ -135,7 +134,9 @@ class HedgingMonitor:
         patience = self._measure(now)
         if ended:
             self._last_seen = now
-        next_poll, are_some_unresponsive = now + patience, False
+        # the log's level is read soon, however long draws take
+        next_poll = now + min(patience, TIMING.measure_seconds)
+        are_some_unresponsive = False
         for server in self._servers:
             if server.in_flight:
                 self._last_seen = now
@@ -150,8 +151,6 @@ class HedgingMonitor:
             self._probe_others()
         if now - self._closed_at > TIMING.unused_seconds:
             self.close_unused()
-        if len(self.durations) < TIMING.few_draws:  # soon it knows what is usual
-            next_poll = min(next_poll, now + TIMING.measure_seconds)
         tick = max(TIMING.tick_seconds, next_poll - now)
         self._next_poll = now + tick
         return tick
@@ -187,6 +186,11 @@ class HedgingMonitor:
     def has_draws(self) -> bool:
         """Whether a request is in flight."""
         return any(server.in_flight for server in self._servers)
+
+    def needs(self, ended: _Poller) -> bool:
+        """Whether only a thread that `close` has ended polls the requests in flight."""
+        poller = self.poller
+        return poller is not ended and not poller.is_awake and self.has_draws
 
     def _probe_others(self) -> None:
         """Probe servers whose circuits are open while one is unresponsive: they may be back, or missed a probe."""
@@ -325,6 +329,8 @@ class _Poller:
 
     Attributes:
         awake: set while the thread polls the requests; the thread clears it at its end.
+        is_awake: the same for draws, which read it without a call. Each thread has its own, so that a fork or an
+            interrupt in `HedgingMonitor.wake_up` leaves none that is set where no thread polls.
         thread: started by the first draw.
     """
 
@@ -332,7 +338,7 @@ class _Poller:
         self._monitor, self._over = weakref.ref(monitor), threading.Event()
         #: How long it sleeps at most; None if only a draw wakes it.
         self._sleep_seconds: float | None = None
-        self.awake = threading.Event()
+        self.awake, self.is_awake = threading.Event(), False
         self.thread = threading.Thread(
             target=self._run, name="sqla_tickets hedging monitor", daemon=True
         )
@@ -352,6 +358,7 @@ class _Poller:
             while self._poll_once():
                 pass
         finally:
+            self._over.set()  # whatever has ended it, only another thread can go on
             monitor = self._monitor()
             if monitor is not None:
                 monitor.fall_asleep(self)
@@ -361,8 +368,8 @@ class _Poller:
 
     def _poll_once(self) -> bool:
         is_awake = self.awake.wait(self._sleep_seconds)
-        monitor, tick = self._monitor(), TIMING.late_tick_seconds
-        if monitor is None or self._over.is_set():
+        monitor, tick, is_over = self._monitor(), TIMING.late_tick_seconds, self._over.is_set()
+        if monitor is None or (is_over and not monitor.needs(self)):
             return False
         try:
             if is_awake:
@@ -377,7 +384,10 @@ class _Poller:
             if monitor.has_draws or self._over.is_set():  # only just
                 self.awake.set()
         del monitor
-        self._over.wait(tick)
+        if is_over:
+            time.sleep(min(tick, TIMING.late_tick_seconds))
+        else:
+            self._over.wait(tick)
         return True
 
 

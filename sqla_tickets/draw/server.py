@@ -47,13 +47,20 @@ __all__ = ["InFlightRequest", "Monitor", "TicketServer"]
 log = logging.getLogger(__name__)
 
 
+class Poller(Protocol):
+    """The thread of a `Monitor`."""
+
+    @property
+    def is_awake(self) -> bool: ...
+
+
 class Monitor(Protocol):
     """The hedging monitor, as a server knows it: `HedgingMonitor` describes each part."""
 
     ended: int
 
     @property
-    def is_awake(self) -> bool: ...
+    def poller(self) -> Poller: ...
     @property
     def durations(self) -> deque[float]: ...
     def wake_up(self) -> None: ...
@@ -280,7 +287,7 @@ class TicketServer(TableAccess):
     def wake_monitor(self) -> None:
         """Let the hedging monitor poll the requests in flight, if it does not do so."""
         monitor = self._monitor()
-        if monitor is not None and not monitor.is_awake:
+        if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
     def load(self, name: str) -> tuple[bool, int]:
@@ -342,7 +349,7 @@ class TicketServer(TableAccess):
             not self._is_direct
             or running_loop() is not None
             or (events.has_listeners and events.dispatch.drawn)
-            or ((events.logs_draws or not monitor.is_awake) and events.is_told_of_draws())
+            or ((events.logs_draws or not monitor.poller.is_awake) and events.is_told_of_draws())
         ):
             return None
         try:
@@ -370,7 +377,7 @@ class TicketServer(TableAccess):
         try:
             with connection.under_way:
                 self.in_flight.add(request)
-                if not monitor.is_awake:  # read when the request is in flight
+                if not monitor.poller.is_awake:  # read when the request is in flight
                     monitor.wake_up()
                 blocks = self._exchange(request, connection, layout, before)
         except BaseException as error:  # in no other variable, as its traceback keeps every frame

@@ -77,7 +77,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         pool.next_ids("photos", 4)
         pool._monitor.close()
         pool._monitor.reinit_after_fork()
-        pool._monitor.is_awake = True  # so no draw starts its thread
+        pool._monitor.poller.is_awake = True  # so no draw starts its thread
         clock = Clock()
         site = Site(pool, clock, stack)
         for module in (hedging, server):
@@ -212,12 +212,12 @@ def test_monitor_that_fell_asleep_is_woken_by_the_next_draw(site: Site) -> None:
     monitor.wake_up()
     awake = monitor.poller  # with a thread
     monitor.fall_asleep(asleep)
-    assert monitor.is_awake, "an earlier thread's end"
+    assert monitor.poller.is_awake, "an earlier thread's end"
     monitor.fall_asleep(awake)
-    assert not monitor.is_awake
+    assert not awake.is_awake
     assert not awake.awake.is_set()
     request = site.draw()
-    assert monitor.is_awake
+    assert monitor.poller.is_awake
     assert monitor.poller.awake.is_set()
     site.end(request)
     monitor.close()
