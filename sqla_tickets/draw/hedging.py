@@ -335,7 +335,8 @@ class _Poller:
     """
 
     def __init__(self, monitor: HedgingMonitor) -> None:
-        self._monitor, self._over = weakref.ref(monitor), threading.Event()
+        self._monitor: Callable[[], HedgingMonitor | None] = weakref.ref(monitor)
+        self._over = threading.Event()
         #: How long it sleeps at most; None if only a draw wakes it.
         self._sleep_seconds: float | None = None
         self.awake, self.is_awake = threading.Event(), False

@@ -54,7 +54,10 @@ def pool(tmp_path: Path) -> Iterator[TicketPool]:
 
 def begin_anew(monitor: HedgingMonitor) -> None:
     """Forget the thread, as a fork does; draws are late soon."""
+    forgotten = monitor.poller
     monitor.reinit_after_fork()
+    forgotten._monitor = lambda: None  # a fork does not have this thread
+    forgotten.end()
     monitor._usual = monitor._patience = TIMING.least_patience_seconds
     monitor._measured_at = time.monotonic() + LONG
 
