@@ -188,7 +188,7 @@ def test_restore_says_which_peer_stored_no_mark(site: Site) -> None:
     on = options([site.urls["draw"][0], site.urls["monitor"][1]])
     done = run_cli("restore", "photos", "--offset", 1, *on)
     assert done.code == 3, done.text
-    assert "Done: every ticket of 'photos'" in done.text
+    assert "Done: from now on, every ticket of 'photos'" in done.text
     assert "(offset 2) did not store the new high-water mark of" in done.text
     assert "(a missing privilege)" in done.text
     assert run_cli("restore", "photos", "--offset", 1, *options(site.urls["draw"])).code == 0
