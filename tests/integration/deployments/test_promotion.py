@@ -125,7 +125,7 @@ def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
     ids += [running.next_id("photos") for _ in range(6)]
     done = run_cli("restore", "--offset", 1, *own)
     assert done.code == 0, done.text
-    assert f"every ticket of 'photos' from {name_of(site.replica)} from now on" in done.text
+    assert f"from now on, every ticket of 'photos' from {name_of(site.replica)} is" in done.text
     site.proxy.lead_to(site.pair.replica.port)
     again = draw_from(running, 1, 3) + draw_from(open_pool(site.urls), 1, 3)
     assert_unique(ids + again)
