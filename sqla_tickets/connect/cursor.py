@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from ..errors import OutOfStep
+from .ok_packets import Insert, insert_over_socket
 from .sockets import CLOSED, Poll, buffer_of
 
 log = logging.getLogger("sqla_tickets.connect.connection")
 
-#: The drivers whose connections have ``query()`` and ``insert_id()``, as MySQL's C library has. Their cursors call both.
+#: The drivers whose connections have ``query()`` and ``insert_id()``, as MySQL's C library has. Their cursors call both,
+#: after up to nine calls more.
 _LIKE_C_LIBRARY: Final = {"pymysql", "MySQLdb"}
 
 
@@ -79,18 +80,14 @@ class CheckedCursor(TicketCursor):
         name: the server's name, for the log.
     """
 
-    __slots__ = ("_buffer", "_encoding", "_insert_id", "_name", "_poll", "_query")
+    __slots__ = ("_buffer", "_has_executed", "_insert", "_name", "_poll")
 
     def __init__(self, dbapi: DBAPIConnection, poll: Poll, name: str = "") -> None:
         super().__init__(dbapi)
         self._poll, self._buffer, self._name = poll, buffer_of(dbapi), name
-        self._query: Callable[[bytes], object] | None = None
-        driver: Any = dbapi
-        if any(
-            base.__module__.partition(".")[0] in _LIKE_C_LIBRARY for base in type(dbapi).__mro__
-        ):
-            self._query, self._insert_id = driver.query, driver.insert_id
-            self._encoding: str = driver.encoding
+        #: Whether the driver may have read ahead since the last `insert`.
+        self._has_executed = True
+        self._insert = insert_over_socket(dbapi) or _insert_of(dbapi)
 
     def execute(self, *arguments: Any) -> object:
         """Send a statement, unless there is unread data.
@@ -101,6 +98,7 @@ class CheckedCursor(TicketCursor):
         events = self._poll(0)
         if events or self._buffer():
             self._refuse(events)
+        self._has_executed = True
         return self._execute(*arguments)
 
     def insert(self, statement: str, *parameters: Any) -> int:
@@ -109,14 +107,13 @@ class CheckedCursor(TicketCursor):
         Raises:
             OutOfStep: there is unread data; nothing was sent.
         """
-        if self._query is None or parameters:
+        if self._insert is None or parameters:
             return super().insert(statement, *parameters)
         events = self._poll(0)
-        if events or self._buffer():
+        if events or (self._has_executed and self._buffer()):
             self._refuse(events)
-        # what the driver's cursor does, without the cursor: with PyMySQL, nine calls less
-        self._query(statement.encode(self._encoding))
-        return int(self._insert_id())
+        self._has_executed = False
+        return self._insert(statement)
 
     def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:
         if events and events[0][1] & CLOSED:
@@ -127,3 +124,17 @@ class CheckedCursor(TicketCursor):
             self._name,
         )
         raise OutOfStep("unread data on an idle connection")
+
+
+def _insert_of(dbapi: DBAPIConnection) -> Insert | None:
+    """The same as `DrawCursor.insert` without the driver's cursor; None if only its cursor sends statements."""
+    driver: Any = dbapi
+    modules = {base.__module__.partition(".")[0] for base in type(dbapi).__mro__}
+    if not modules & _LIKE_C_LIBRARY:
+        return None
+
+    def insert(statement: str) -> int:
+        driver.query(statement.encode(driver.encoding))
+        return int(driver.insert_id())
+
+    return insert

@@ -1,0 +1,107 @@
+"""Sends a draw's statement over PyMySQL's socket, and reads the OK packet that has its ticket.
+
+PyMySQL makes about twenty-five calls for that, and they are the larger part of a draw's work in the client: 38 us of
+108 among 8 processes on two cores, and 80 us of 236 among 32, whose caches are cold (Python 3.11, PyMySQL 1.2).
+
+MySQL's protocol, "COM_QUERY" and "OK_Packet": a packet is a length of three bytes, a sequence number and that many
+bytes. An answer is taken for a ticket's only if it is one whole OK packet, and no byte more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy.engine.interfaces import DBAPIConnection
+
+from ..errors import OutOfStep
+
+#: Sends a statement that returns no rows; returns the number that the server generated, 0 for none.
+Insert: TypeAlias = "Callable[[str], int]"
+
+_COM_QUERY: Final = b"\x03"
+_HEADER: Final = 4
+_ERROR: Final = b"\xff"
+#: A header, a zero, two numbers of a byte each, and twice two bytes: the status and the number of warnings.
+_LEAST_BYTES: Final = _HEADER + 7
+#: How many bytes follow the first one of a length-encoded integer; without one of these it is the number itself.
+_SIZES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+_SMALL: Final = 0xFB
+_MORE_RESULTS: Final = 0x08
+#: The methods with which PyMySQL sends a statement and reads its answer.
+_SENDING: Final = (
+    "query",
+    "_execute_command",
+    "_write_bytes",
+    "_read_query_result",
+    "_read_packet",
+    "_read_bytes",
+)
+#: An OK packet has some forty bytes, an error at most about 600.
+_MOST_BYTES: Final = 1024
+
+
+def insert_over_socket(dbapi: DBAPIConnection) -> Insert | None:
+    """A function that sends statements as PyMySQL does.
+
+    It uses the socket as PyMySQL left it, with its time-out and its TLS. The caller makes sure that no answer is
+    unread. After any error but the server's own, the connection must be closed.
+
+    Args:
+        dbapi: a driver's connection that has read an answer before.
+
+    Returns:
+        None for another driver, and for a subclass of PyMySQL's connection that sends statements in its own way.
+    """
+    driver: Any = sys.modules.get("pymysql")
+    if driver is None or not isinstance(dbapi, driver.connections.Connection):
+        return None
+    inherited: set[object] = {
+        getattr(driver.connections.Connection, name, None) for name in _SENDING
+    }
+    if inherited != {getattr(type(dbapi), name, None) for name in _SENDING}:
+        return None
+    connection: Any = dbapi
+    send, receive = connection._sock.sendall, connection._sock.recv
+    encoding: str = connection.encoding
+    raise_error: Callable[[bytes], object] = driver.err.raise_mysql_exception
+
+    def insert(statement: str) -> int:
+        query = _COM_QUERY + statement.encode(encoding)
+        send(len(query).to_bytes(_HEADER, "little") + query)
+        answer: bytes = receive(_MOST_BYTES)
+        while len(answer) < _HEADER or len(answer) < _HEADER + int.from_bytes(answer[:3], "little"):
+            more: bytes = receive(_MOST_BYTES)
+            if not more:
+                raise ConnectionError("the server closed the connection")
+            answer += more
+        ticket = _ticket(answer)
+        if ticket is None:
+            raise_error(answer[_HEADER:])
+            raise OutOfStep("an error packet without an error")
+        return ticket
+
+    return insert
+
+
+def _ticket(answer: bytes) -> int | None:
+    """The number that the server generated, as its OK packet says; None for an error packet.
+
+    Raises:
+        OutOfStep: it is anything else.
+    """
+    if answer[3] != 1 or len(answer) != _HEADER + int.from_bytes(answer[:3], "little"):
+        raise OutOfStep("expected one packet")
+    if answer[_HEADER:].startswith(_ERROR):
+        return None
+    # a draw changes one row or two; the number's first byte is next
+    if len(answer) < _LEAST_BYTES or answer[_HEADER] or answer[5] >= _SMALL:
+        raise OutOfStep("expected an OK packet")
+    ticket, end = answer[6], 7
+    if ticket >= _SMALL:
+        end += _SIZES.get(ticket, len(answer))
+        ticket = int.from_bytes(answer[7:end], "little")
+    if len(answer) < end + 4 or answer[end] & _MORE_RESULTS:
+        raise OutOfStep("expected one answer")
+    return ticket

@@ -1,0 +1,186 @@
+"""The answer to a draw is one whole OK packet; nothing else is taken for a ticket."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pymysql
+import pytest
+from pymysql.connections import Connection
+
+from sqla_tickets.connect.ok_packets import Insert, insert_over_socket
+from sqla_tickets.errors import OutOfStep
+
+#: Status "autocommit", and no warnings.
+USUAL = b"\x02\x00\x00\x00"
+
+
+def packet(payload: bytes, number: int = 1) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def integer(value: int) -> bytes:
+    """A length-encoded integer (MySQL's protocol, "Integer Types")."""
+    for limit, first, size in ((251, b"", 1), (1 << 16, b"\xfc", 2), (1 << 24, b"\xfd", 3)):
+        if value < limit:
+            return first + value.to_bytes(size, "little")
+    return b"\xfe" + value.to_bytes(8, "little")
+
+
+def ok(ticket: int, rest: bytes = USUAL, rows: int = 1) -> bytes:
+    return packet(b"\x00" + integer(rows) + integer(ticket) + rest)
+
+
+def error(code: int, text: bytes) -> bytes:
+    return packet(b"\xff" + code.to_bytes(2, "little") + b"#40001" + text)
+
+
+class Wire:
+    """A PyMySQL connection, and the other end of its socket."""
+
+    def __init__(self, kind: type[Connection[Any]] = Connection) -> None:
+        here, self.there = socket.socketpair()
+        here.settimeout(5)
+        self.connection = cast("Any", kind(defer_connect=True))
+        self.connection._sock = here
+        self.insert = insert_over_socket(cast("Any", self.connection))
+
+    def answer(self, *parts: bytes) -> int:
+        """What a draw returns if the server sends this."""
+        assert self.insert is not None
+        for part in parts:
+            self.there.send(part)
+        return self.insert("UPDATE")
+
+    def close(self) -> None:
+        self.there.close()
+        self.connection._force_close()
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with contextlib.closing(Wire()) as opened:
+        yield opened
+
+
+def test_statement_is_sent_as_one_packet(wire: Wire) -> None:
+    wire.answer(ok(5))
+    assert wire.there.recv(100) == b"\x07\x00\x00\x00\x03UPDATE"
+
+
+@pytest.mark.parametrize("ticket", [0, 1, 250, 251, 252, 65535, 65536, 2**24, 2**32, 2**64 - 1])
+def test_ticket_of_any_size_is_read(wire: Wire, ticket: int) -> None:
+    assert wire.answer(ok(ticket)) == ticket
+    assert wire.answer(ok(ticket, USUAL + b"Rows matched: 1  Changed: 1", rows=2)) == ticket
+
+
+def test_answer_in_pieces_is_waited_for(wire: Wire) -> None:
+    for ticket in (7, 2**40):
+        whole = ok(ticket)
+        for end in range(1, len(whole)):
+            assert wire.answer(whole[:end], whole[end:]) == ticket
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (ok(5), ok(7)),
+        (ok(5, b"\x0a\x00\x00\x00"), ok(7)),
+        (ok(5, b"\x0a\x00\x00\x00"),),
+        (ok(5), b"\x01"),
+        (packet(b"\x00\x01\x05" + USUAL, number=2),),
+        (packet(b"\x05"),),
+        (packet(b"\xfe\x00\x00\x02\x00"),),
+        (packet(b""),),
+        (packet(b"\x00\x01\xfe\x05" + USUAL),),
+        (packet(b"\x00\x01\xfb" + USUAL),),
+        (packet(b"\x00\x01\xff" + USUAL + bytes(8)),),
+        (packet(b"\x00\xfc\x01\x01\x05" + USUAL),),
+        (packet(b"\x00\x01\x05\x02"),),
+    ],
+    ids=[
+        "two answers",
+        "an answer and its next",
+        "more answers to come",
+        "a byte too much",
+        "out of order",
+        "rows",
+        "the end of rows",
+        "an empty packet",
+        "a number cut off",
+        "a null",
+        "an error for a number",
+        "many rows",
+        "no status",
+    ],
+)
+def test_anything_but_one_ok_packet_is_no_ticket(wire: Wire, parts: tuple[bytes, ...]) -> None:
+    with pytest.raises(OutOfStep):
+        wire.answer(b"".join(parts))
+
+
+def test_no_random_bytes_are_taken_for_another_ticket(wire: Wire) -> None:
+    """One byte of an answer is changed; what is still read as a ticket is what PyMySQL reads, too."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(300):
+        good = ok(chance.choice([9, 300, 70_000, 2**33]), USUAL + b"abc")
+        place = chance.randrange(4, len(good))
+        changed = good[:place] + bytes([chance.randrange(256)]) + good[place + 1 :]
+        with contextlib.closing(Wire()) as fresh:
+            try:
+                ticket = fresh.answer(changed)
+            except (OutOfStep, pymysql.MySQLError):
+                continue
+        assert (
+            ticket
+            == pymysql.protocol.OKPacketWrapper(  # type: ignore[attr-defined]  # not in its stubs
+                pymysql.protocol.MysqlPacket(changed[4:], "utf8")  # type: ignore[attr-defined]  # not in its stubs
+            ).insert_id
+        )
+
+
+def test_error_of_the_server_is_pymysql_s_own(wire: Wire) -> None:
+    with pytest.raises(pymysql.err.OperationalError) as deadlock:
+        wire.answer(error(1213, b"Deadlock found " + b"x" * 2000))
+    assert deadlock.value.args[0] == 1213
+    assert wire.answer(ok(5)) == 5, "the connection is still in step"
+    with pytest.raises(pymysql.err.IntegrityError):
+        wire.answer(error(1062, b"Duplicate entry"))
+
+
+@pytest.mark.parametrize("before", [b"", ok(5)[:2], ok(5)[:9]])
+def test_closed_connection_gives_no_ticket(wire: Wire, before: bytes) -> None:
+    wire.there.send(before)
+    wire.there.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionError):
+        wire.answer()
+
+
+def test_silent_server_is_given_up(wire: Wire) -> None:
+    wire.connection._sock.settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        wire.answer()
+
+
+@pytest.mark.parametrize("name", ["query", "_execute_command", "_read_packet"])
+def test_subclass_that_sends_in_its_own_way_does_so(name: str) -> None:
+    def other(*_: object) -> None:
+        raise NotImplementedError
+
+    subclasses: Callable[[dict[str, object]], type[Connection[Any]]]
+    subclasses = lambda members: type("Other", (Connection,), members)  # noqa: E731  # its type
+    with contextlib.closing(Wire(subclasses({"close": Connection.close}))) as same:
+        assert same.insert is not None
+    with contextlib.closing(Wire(subclasses({name: other}))) as wire:
+        assert wire.insert is None
+
+
+def test_other_driver_has_none() -> None:
+    found: Insert | None = insert_over_socket(cast("Any", object()))
+    assert found is None
