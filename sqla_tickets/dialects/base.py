@@ -211,6 +211,7 @@ class TicketDialect(ABC):
             Elsewhere it undoes only itself.
         insert_prefixes: prefixes that make an INSERT undo itself when a key is violated, whatever the table says.
         insert_limit: the LIMIT of an INSERT ... SELECT, larger than any number of rows, if the database needs one.
+        rows_per_raised_row: how many rows an upsert counts for each row that it has raised, and for no other one.
         error_codes: what the server's codes mean.
         error_texts: what its messages mean that have no code: regular expressions over lower-case text.
     """
@@ -238,6 +239,7 @@ class TicketDialect(ABC):
     failure_ends_transaction: ClassVar[bool] = True
     insert_prefixes: ClassVar[tuple[str, ...]] = ()
     insert_limit: ClassVar[int | None] = None
+    rows_per_raised_row: ClassVar[int] = 1
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {}
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {}
 

@@ -102,6 +102,8 @@ class MySQL(TicketDialect):
     # a mixed binary log, MariaDB's default, takes the rows then: replicas that got the text could number them otherwise
     insert_limit = 2**63 - 1
     returns_counter = False
+    # MySQL manual, "INSERT ... ON DUPLICATE KEY UPDATE": 1 for a new row or one that stays as it is
+    rows_per_raised_row = 2
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {
         1213: ErrorKind.DEADLOCK,
         3101: ErrorKind.DEADLOCK,  # another member's commit was first, in a group of several primaries

@@ -15,7 +15,7 @@ from ..draw.table_state import TicketTable, ToldMark
 from .credible import is_far
 from .joined import JoinedServers
 from .statements import Mark
-from .store import HighWaterStore
+from .store import HighWaterStore, Written
 from .timing import TIMING
 
 log = logging.getLogger("sqla_tickets.high_water.service")
@@ -29,12 +29,14 @@ class KnownMark(NamedTuple):
         number: the mark; in place of a doubtful one, the table's high water.
         read_in: the peer's generation when it was read; 0 when it must be read again.
         earlier: tickets up to this one are of an earlier generation of the sequence; -1 for none.
+        written: the mark that the peer has stored since, as the answer to the write showed; at least ``number``.
     """
 
     token: int
     number: int
     read_in: int
     earlier: int
+    written: int
 
 
 class BackgroundWrite:
@@ -176,16 +178,18 @@ class Peer:
             number: the mark.
             read_in: the generation of this peer.
         """
-        before = self._marks.get(_key(table), KnownMark(token or 0, 0, 0, -1))
+        before = self._marks.get(_key(table), KnownMark(token or 0, 0, 0, -1, 0))
         if token is None or token == before.token:
-            self._marks[_key(table)] = before._replace(number=number, read_in=read_in)
+            self._marks[_key(table)] = before._replace(
+                number=number, read_in=read_in, written=number
+            )
             return True
         drawn, shown = table.high_water, issuer.store.last_ticket(table.name)
         if shown is None:
             self.read_again(table)
             return False
         earlier = drawn if drawn > shown else -1
-        self._marks[_key(table)] = KnownMark(token, number, read_in, earlier)
+        self._marks[_key(table)] = KnownMark(token, number, read_in, earlier, number)
         self._write.is_requested = True  # the server ignored marks with the earlier token
         return True
 
@@ -286,10 +290,10 @@ class Peer:
 
     def write(
         self, news: Iterable[tuple[TicketTable, int]], *, patient: bool = False
-    ) -> list[Mark]:
+    ) -> list[Written]:
         """Raise the marks of tables whose tokens are known; returns the marks that were sent.
 
-        Only `read` shows which are stored, as the server ignores marks of an earlier generation.
+        The server ignores marks of an earlier generation.
 
         Args:
             news: tables and numbers.
@@ -312,7 +316,7 @@ class Peer:
             raise
 
     def _write_round(self, issuers: list[Peer]) -> None:
-        """Write new marks once, and read them again, since other processes may know more.
+        """Write new marks once, and read those again that other processes may have written, too.
 
         They know more of a server that was set back while it ran, of a second primary, or of a new generation.
         """
@@ -323,19 +327,36 @@ class Peer:
         news = {table: table.high_water for _, table in drawn if self._is_new(table)}
         if not news:
             return
-        written = {(mark.offset, mark.sequence) for mark in self.write(news.items())}
+        written = {(w.mark.offset, w.mark.sequence): w for w in self.write(news.items())}
         if self.store.takes_no_writes:
             self.give_up("it takes no writes")
         sent = [(i, table) for i, table in drawn if table in news and _key(table) in written]
-        if sent:
-            self.read(sent)
+        unseen = [(i, table) for i, table in sent if not self._has_stored(i, written[_key(table)])]
+        if unseen:
+            self.read(unseen)
         if are_known and all(self.stored(table) >= number for table, number in news.items()):
             self.resume(issuers)
+
+    def _has_stored(self, issuer: Peer, written: Written) -> bool:
+        """Record a mark that the answer to its write shows as stored; False if it must be read.
+
+        A process must not draw far without a read, which also shows where servers with a larger stride joined.
+        """
+        mark, key = written.mark, (written.mark.offset, written.mark.sequence)
+        known = self._marks.get(key)
+        if not written.is_shown or known is None or known.token != mark.token:
+            return False
+        is_other = not self.server.is_also(issuer.server, written.identity)
+        is_near = mark.number - known.number <= TIMING.unread_tickets * self._stride
+        if not is_near or not is_other or self.is_left_behind:
+            return False
+        self._marks[key] = known._replace(written=mark.number)
+        return True
 
     def _is_new(self, table: TicketTable) -> bool:
         """Whether the mark of a table is known, and lower than the tickets drawn."""
         mark = self._known(table)
-        return mark is not None and table.high_water > max(mark.number, mark.earlier)
+        return mark is not None and table.high_water > max(mark.written, mark.earlier)
 
 
 def _key(table: TicketTable) -> tuple[int, str]:

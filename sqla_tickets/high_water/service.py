@@ -299,7 +299,7 @@ class HighWaterService:
         Args:
             server: the server that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
         """
-        spread = random.uniform(0.5, 1.0)  # guards no secret
+        spread = random.uniform(0.8, 1.0)  # guards no secret
         self._due = time.monotonic() + TIMING.interval_seconds * spread
         for peer in self._peers:
             if peer.store.is_well and peer.store.can_be_asked_by(server):

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -35,6 +35,20 @@ _HAS_NONE = (
     ErrorKind.SCHEMA_MISMATCH,
     ErrorKind.SYNTAX_ERROR,
 )
+
+
+class Written(NamedTuple):
+    """A mark that was sent to a server.
+
+    Attributes:
+        mark: the mark.
+        identity: the server that answered; None if unknown.
+        is_shown: whether its answer shows that it stores this mark now. Else only a read shows what it stores.
+    """
+
+    mark: Mark
+    identity: Identity | None
+    is_shown: bool
 
 
 class HighWaterStore:
@@ -203,7 +217,7 @@ class HighWaterStore:
 
     # -- writing
 
-    def write(self, marks: Collection[Mark], *, patient: bool = False) -> list[Mark]:
+    def write(self, marks: Collection[Mark], *, patient: bool = False) -> list[Written]:
         """Raise marks, or write missing ones; returns the marks that were sent.
 
         The server ignores a mark whose token differs from the stored one.
@@ -212,14 +226,15 @@ class HighWaterStore:
             marks: the marks.
             patient: whether it may wait for other writers.
         """
-        written: list[Mark] = []
+        written: list[Written] = []
         ordered = sorted(marks)  # so that two processes do not deadlock
         for start in range(0, len(ordered), TIMING.marks_at_once):
             part = ordered[start : start + TIMING.marks_at_once]
-            _, error = self._do(functools.partial(_write, part), patient=patient)
-            self.write_error = error
-            if error is None:
-                written += part
+            answer, self.write_error = self._do(functools.partial(_write, part), patient=patient)
+            if answer is not None:
+                identity, are_raised = answer
+                is_shown = are_raised and self.server.leads_to(identity)
+                written += [Written(mark, identity, is_shown) for mark in part]
         return written
 
     def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark]:
@@ -334,9 +349,11 @@ def _create(context: StatementContext) -> None:
         context.send(statement)
 
 
-def _write(marks: Sequence[Mark], context: StatementContext) -> None:
+def _write(marks: Sequence[Mark], context: StatementContext) -> tuple[Identity | None, bool]:
+    """Send marks; returns the server's identity, and whether it now stores exactly these."""
     statement, values = upsert(context.dialect, marks)
-    context.send(statement, **values)
+    changed = context.send(statement, **values)
+    return context.identity, changed == len(marks) * context.dialect.rows_per_raised_row
 
 
 def _read(names: Collection[str], context: StatementContext) -> list[Mark]:

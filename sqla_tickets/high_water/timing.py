@@ -15,6 +15,7 @@ class Timing:
             processes do not write at once.
         lead_tickets: how far a returned ticket may be above the mark that a peer has stored; tickets above that wait.
             At half that distance, the next write begins.
+        unread_tickets: how far marks may be raised until they are read again; less than the next write begins at.
         lead_wait_seconds: how long a draw waits in all, and how long draws wait for one peer until it stores a mark.
             Then they go on without it. A second is too short for a distant peer: a connection, the rest of a running
             write, a read, a write and another read may be needed.
@@ -33,6 +34,7 @@ class Timing:
 
     interval_seconds: float = 3.0
     lead_tickets: int = 50_000
+    unread_tickets: int = 10_000
     lead_wait_seconds: float = 5.0
     margin_tickets: int = 100_000
     flush_seconds: float = 0.25
