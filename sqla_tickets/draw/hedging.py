@@ -130,20 +130,23 @@ class HedgingMonitor:
         # This process got no processor time, so no server is blamed until the next poll, which may be late, too.
         self._lags = not self._lags and now - self._next_poll > TIMING.lag_seconds
         ended, self.ended = self.ended, 0
-        self._earn(TIMING.tokens_per_draw * ended)
         patience = self._measure(now)
         if ended:
+            self._earn(TIMING.tokens_per_draw * ended)
             self._last_seen = now
-        # the log's level is read soon, however long draws take
-        next_poll = now + min(patience, TIMING.measure_seconds)
+        # a draw that begins now is overdue at the next poll; the log's level is read soon, however long draws take
+        tick = max(TIMING.tick_seconds, min(patience, TIMING.measure_seconds))
+        if self._lags:
+            tick = min(2 * tick, TIMING.measure_seconds)  # polls cost what the draws lack
         are_some_unresponsive = False
         for server in self._servers:
             if server.in_flight:
                 self._last_seen = now
-                oldest = min([request.since for request in list(server.in_flight)], default=now)
-                if now - oldest > patience:
-                    oldest = self._handle_late(server, now, patience)
-                next_poll = min(next_poll, oldest + patience)
+                for request in list(server.in_flight):
+                    if now - request.since > patience:
+                        self._handle_late(server, now, patience)
+                        tick = min(tick, TIMING.late_tick_seconds)
+                        break
             if server.unresponsive:
                 are_some_unresponsive = True
                 _remove_ended(server, server.unresponsive)
@@ -151,23 +154,16 @@ class HedgingMonitor:
             self._probe_others()
         if now - self._closed_at > TIMING.unused_seconds:
             self.close_unused()
-        tick = max(TIMING.tick_seconds, next_poll - now)
         self._next_poll = now + tick
         return tick
 
-    def _handle_late(self, server: TicketServer, now: float, patience: float) -> float:
-        """Handle the requests on one server that have waited for longer than ``patience`` seconds.
-
-        Returns:
-            When the oldest of the others began; a late one counts as one that is late in `Timing.late_tick_seconds`.
-        """
+    def _handle_late(self, server: TicketServer, now: float, patience: float) -> None:
+        """Handle the requests on one server that have waited for longer than ``patience`` seconds."""
         _remove_ended(server, server.in_flight)
         requests = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
         late = [r for r in requests if not self._lags and r.waits(patience, now)]
         for request in late:
             self._handle(request, late[0])
-        others = [r.since for r in requests if now - r.since <= patience]
-        return min([now + TIMING.late_tick_seconds - patience, *others])
 
     def close_unused(self) -> bool:
         """Close connections that no draw has needed for a while; returns whether more may be closed later."""
@@ -368,7 +364,7 @@ class _Poller:
                 monitor.wake_up()
 
     def _poll_once(self) -> bool:
-        is_awake = self.awake.wait(self._sleep_seconds)
+        is_awake = self.awake.is_set() or self.awake.wait(self._sleep_seconds)
         monitor, tick, is_over = self._monitor(), TIMING.late_tick_seconds, self._over.is_set()
         if monitor is None or (is_over and not monitor.needs(self)):
             return False

@@ -37,7 +37,7 @@ class Timing:
         stale_forced_probe_seconds: the same if no other server is left.
         ping_seconds: how long a ping may take until the probe opens a connection: a firewall cuts off idle ones.
         tick_seconds: the shortest time between two polls of the requests in flight.
-        late_tick_seconds: the longest such time while a draw is overdue.
+        late_tick_seconds: the time between two polls while a draw is overdue.
         lag_seconds: a poll later than this shows that the process got no processor time.
         monitor_idle_seconds: how long without a draw until the monitor sleeps; waking it costs two polls.
         unused_seconds: after how long without a draw the monitor closes idle connections except one, some after twice
@@ -91,7 +91,7 @@ class Timing:
     stale_probe_seconds: float = 1.0
     stale_forced_probe_seconds: float = 0.2
     ping_seconds: float = 0.1
-    tick_seconds: float = 0.001
+    tick_seconds: float = 0.02
     late_tick_seconds: float = 0.025
     lag_seconds: float = 0.005
     monitor_idle_seconds: float = 0.02
@@ -99,7 +99,7 @@ class Timing:
     least_patience_seconds: float = 0.01
     first_patience_seconds: float = 0.1
     measure_seconds: float = 0.1
-    remembered_draws: int = 1024
+    remembered_draws: int = 256
     few_draws: int = 20
     overdue_times: float = 1.5
     overdue_share: float = 0.99

@@ -161,15 +161,16 @@ def test_process_that_got_no_time_blames_no_server(site: Site) -> None:
     assert len(site.hedges) == 1, "a process that never gets its time does not wait for ever"
 
 
-def test_draw_is_polled_just_when_it_is_overdue(site: Site) -> None:
+def test_draw_is_hedged_at_the_first_poll_after_it_is_overdue(site: Site) -> None:
     site.monitor._usual = site.monitor._patience = patience = TIMING.least_patience_seconds
     site.monitor._tokens = TIMING.most_tokens
     tick = site.poll_after(0)
-    site.clock.now += tick / 2
-    request = site.draw()
-    tick = site.poll_after(tick / 2)
-    assert site.clock.now + tick - request.since == pytest.approx(patience)
-    site.poll_after(tick + 1e-6)
+    assert tick == pytest.approx(max(patience, TIMING.tick_seconds))
+    site.clock.now += tick - patience / 2
+    site.draw()
+    tick = site.poll_after(patience / 2)
+    assert not site.hedges, "it is not overdue yet"
+    site.poll_after(tick)
     assert len(site.hedges) == 1
 
 
