@@ -134,7 +134,7 @@ class Dispatcher:
     def read_log_level(self) -> None:
         """Read whether the log takes a message of each draw.
 
-        Asking the log costs each draw two calls, so the hedging monitor does it, ten times a second.
+        Asking the log costs each draw two calls, so draws do it ten times a second.
         """
         self.logs_draws = log.isEnabledFor(logging.DEBUG)
 

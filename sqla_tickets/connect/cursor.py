@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, Protocol
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from ..errors import OutOfStep
-from .ok_packets import Insert, insert_over_socket
+from .ok_packets import Insert, Pollable, insert_over_socket
 from .sockets import CLOSED, Poll, buffer_of
 
 log = logging.getLogger("sqla_tickets.connect.connection")
@@ -20,7 +20,13 @@ _LIKE_C_LIBRARY: Final = {"pymysql", "MySQLdb"}
 
 
 class DrawCursor(DBAPICursor, Protocol):
-    """The type of a connection's cursor: what the package uses of a driver's cursor, and one call more."""
+    """The type of a connection's cursor: what the package uses of a driver's cursor, and one call more.
+
+    Attributes:
+        request: the draw that sends its statements with the cursor; None for other statements.
+    """
+
+    request: Pollable | None
 
     def insert(self, statement: str, *parameters: Any) -> int:
         """Send a statement that returns no rows; returns the number that the server generated, 0 for none."""
@@ -35,16 +41,19 @@ class TicketCursor:
     """
 
     # no `__getattr__`: with one, Python looks up every attribute the slow way
-    __slots__ = ("_cursor", "_execute", "close", "fetchall", "nextset")
+    __slots__ = ("_cursor", "_execute", "close", "fetchall", "nextset", "request")
 
     def __init__(self, dbapi: DBAPIConnection) -> None:
         self._cursor = cursor = dbapi.cursor()
         self._execute, self.fetchall, self.close = cursor.execute, cursor.fetchall, cursor.close
+        self.request: Pollable | None = None
         with suppress(AttributeError):  # the async cursors of SQLAlchemy's first 2.0 releases
             self.nextset = cursor.nextset
 
     def execute(self, *arguments: Any) -> object:
         """Send a statement."""
+        if self.request is not None:
+            self.request.be_polled()
         return self._execute(*arguments)
 
     def insert(self, statement: str, *parameters: Any) -> int:
@@ -87,7 +96,7 @@ class CheckedCursor(TicketCursor):
         self._poll, self._buffer, self._name = poll, buffer_of(dbapi), name
         #: Whether the driver may have read ahead since the last `insert`.
         self._has_executed = True
-        self._insert = insert_over_socket(dbapi) or _insert_of(dbapi)
+        self._insert = insert_over_socket(dbapi, poll) or _insert_of(dbapi)
 
     def execute(self, *arguments: Any) -> object:
         """Send a statement, unless there is unread data.
@@ -99,7 +108,7 @@ class CheckedCursor(TicketCursor):
         if events or self._buffer():
             self._refuse(events)
         self._has_executed = True
-        return self._execute(*arguments)
+        return super().execute(*arguments)
 
     def insert(self, statement: str, *parameters: Any) -> int:
         """The same as `DrawCursor.insert`, unless there is unread data.
@@ -113,7 +122,7 @@ class CheckedCursor(TicketCursor):
         if events or (self._has_executed and self._buffer()):
             self._refuse(events)
         self._has_executed = False
-        return self._insert(statement)
+        return self._insert(statement, self.request)
 
     def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:
         if events and events[0][1] & CLOSED:
@@ -133,7 +142,9 @@ def _insert_of(dbapi: DBAPIConnection) -> Insert | None:
     if not modules & _LIKE_C_LIBRARY:
         return None
 
-    def insert(statement: str) -> int:
+    def insert(statement: str, request: Pollable | None) -> int:
+        if request is not None:
+            request.be_polled()
         driver.query(statement.encode(driver.encoding))
         return int(driver.insert_id())
 

@@ -11,14 +11,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from ..errors import OutOfStep
+from .sockets import Poll
+
+
+class Pollable(Protocol):
+    """Who is told that a statement's answer is overdue, or that nothing limits the wait for it.
+
+    Attributes:
+        overdue_seconds: after how long the answer is overdue.
+    """
+
+    overdue_seconds: float
+
+    def be_polled(self) -> None:
+        """Have the hedging monitor poll the request from now on."""
+        ...
+
 
 #: Sends a statement that returns no rows; returns the number that the server generated, 0 for none.
-Insert: TypeAlias = "Callable[[str], int]"
+Insert: TypeAlias = "Callable[[str, Pollable | None], int]"
 
 _COM_QUERY: Final = b"\x03"
 _HEADER: Final = 4
@@ -42,7 +58,7 @@ _SENDING: Final = (
 _MOST_BYTES: Final = 1024
 
 
-def insert_over_socket(dbapi: DBAPIConnection) -> Insert | None:
+def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
     """A function that sends statements as PyMySQL does.
 
     It uses the socket as PyMySQL left it, with its time-out and its TLS. The caller makes sure that no answer is
@@ -50,6 +66,7 @@ def insert_over_socket(dbapi: DBAPIConnection) -> Insert | None:
 
     Args:
         dbapi: a driver's connection that has read an answer before.
+        poll: waits for the socket.
 
     Returns:
         None for another driver, and for a subclass of PyMySQL's connection that sends statements in its own way.
@@ -67,9 +84,11 @@ def insert_over_socket(dbapi: DBAPIConnection) -> Insert | None:
     encoding: str = connection.encoding
     raise_error: Callable[[bytes], object] = driver.err.raise_mysql_exception
 
-    def insert(statement: str) -> int:
+    def insert(statement: str, request: Pollable | None) -> int:
         query = _COM_QUERY + statement.encode(encoding)
         send(len(query).to_bytes(_HEADER, "little") + query)
+        if request is not None and not poll(1000 * request.overdue_seconds):
+            request.be_polled()
         answer: bytes = receive(_MOST_BYTES)
         while len(answer) < _HEADER or len(answer) < _HEADER + int.from_bytes(answer[:3], "little"):
             more: bytes = receive(_MOST_BYTES)

@@ -25,7 +25,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 CLOSED: Final[int] = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 #: Waits for a number of milliseconds; returns events as ``select.poll().poll`` does.
-Poll: TypeAlias = "Callable[[int], list[tuple[int, int]]]"
+Poll: TypeAlias = "Callable[[float], list[tuple[int, int]]]"
 
 _SOCKET_FINDERS: Final[tuple[Callable[[Any], int], ...]] = (
     lambda c: c.fileno(),  # mysqlclient, psycopg, psycopg2

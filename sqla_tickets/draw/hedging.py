@@ -1,9 +1,11 @@
 """The hedging monitor: it finds overdue requests in flight, and sends them to another server, too.
 
-A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls each request
-in flight when it would become overdue. A request is overdue when it has waited longer than usual, and no answer is in
-its socket. The monitor then sends a *hedge*: the same draw to another server. The first answer wins; the loser's
-ticket is a gap.
+A driver that waits for an answer can only be reached through its socket. So a thread of the pool polls the requests in
+flight. A request is overdue when it has waited longer than usual, and no answer is in its socket. The monitor then
+sends a *hedge*: the same draw to another server. The first answer wins; the loser's ticket is a gap.
+
+A draw that reads its own socket notices by itself when it is overdue, and only then wakes the thread: each poll of each
+process takes processor time from the draws.
 
 When a server answers no request at all, only the oldest one keeps waiting, until its time-out, and is hedged. All
 others fail over to the next server at once, and a probe pings the unresponsive one.
@@ -54,7 +56,9 @@ class HedgingMonitor:
     Attributes:
         poller: its thread.
         durations: how long the last answered draws took, in seconds; each draw appends its own.
-        ended: how many draws have ended since the last poll.
+        ended: how many draws have ended since the last measurement.
+        patience: after how many seconds a draw is overdue.
+        measure_at: when it is to be measured again, by ``time.monotonic()``.
     """
 
     def __init__(self, servers: Sequence[TicketServer], *, hedge: bool, events: Dispatcher) -> None:
@@ -69,8 +73,8 @@ class HedgingMonitor:
         self.poller = _Poller(self)
         self.durations: deque[float] = deque(maxlen=TIMING.remembered_draws)
         self._tokens, self.ended = TIMING.first_tokens, 0
-        self._usual = self._patience = TIMING.first_patience_seconds
-        self._measured_at = 0.0
+        self._usual = self.patience = TIMING.first_patience_seconds
+        self.measure_at = 0.0
         self._next_poll, self._lags = math.inf, False
         self._last_seen = self._closed_at = 0.0
         self._stopped_at = 0
@@ -129,24 +133,21 @@ class HedgingMonitor:
         now = time.monotonic()
         # This process got no processor time, so no server is blamed until the next poll, which may be late, too.
         self._lags = not self._lags and now - self._next_poll > TIMING.lag_seconds
-        ended, self.ended = self.ended, 0
-        patience = self._measure(now)
-        if ended:
-            self._earn(TIMING.tokens_per_draw * ended)
-            self._last_seen = now
-        # a draw that begins now is overdue at the next poll; the log's level is read soon, however long draws take
+        if now > self.measure_at:
+            self.measure(now)
+        patience = self.patience
+        # a draw that begins now is overdue at the next poll
         tick = max(TIMING.tick_seconds, min(patience, TIMING.measure_seconds))
         if self._lags:
             tick = min(2 * tick, TIMING.measure_seconds)  # polls cost what the draws lack
         are_some_unresponsive = False
         for server in self._servers:
-            if server.in_flight:
+            requests = list(server.in_flight)
+            if any(request.is_polled for request in requests):
                 self._last_seen = now
-                for request in list(server.in_flight):
-                    if now - request.since > patience:
-                        self._handle_late(server, now, patience)
-                        tick = min(tick, TIMING.late_tick_seconds)
-                        break
+            if any(now - request.since > patience for request in requests):
+                self._handle_late(server, now, patience)
+                tick = min(tick, TIMING.late_tick_seconds)
             if server.unresponsive:
                 are_some_unresponsive = True
                 _remove_ended(server, server.unresponsive)
@@ -173,15 +174,15 @@ class HedgingMonitor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there have been no draws for a while."""
+        """Whether there have been no draws that it must poll for a while."""
         return (
             time.monotonic() - self._last_seen > TIMING.monitor_idle_seconds and not self.has_draws
         )
 
     @property
     def has_draws(self) -> bool:
-        """Whether a request is in flight."""
-        return any(server.in_flight for server in self._servers)
+        """Whether a request is in flight that it must poll."""
+        return any(request.is_polled for s in self._servers for request in list(s.in_flight))
 
     def needs(self, ended: _Poller) -> bool:
         """Whether only a thread that `close` has ended polls the requests in flight."""
@@ -194,20 +195,20 @@ class HedgingMonitor:
             if server.breaker.is_due_for_forced_trial or server.probes.are_awaited(server.alive_at):
                 probe(server)
 
-    def _measure(self, now: float) -> float:
+    def measure(self, now: float) -> None:
         """Set the patience of draws, a few times a second, by the durations of the last draws and the tokens left."""
-        if now - self._measured_at > TIMING.measure_seconds:
-            self._measured_at = now
-            self._events.read_log_level()
-            durations = sorted(list(self.durations))  # noqa: C414  # other threads append
-            longest = self._most
-            if len(durations) >= TIMING.few_draws:
-                long = durations[int(len(durations) * TIMING.overdue_share)]
-                self._usual = max(TIMING.least_patience_seconds, TIMING.overdue_times * long)
-                longest = max(self._usual, durations[-1])
-            missing = TIMING.most_tokens - self._tokens
-            self._patience = min(self._most, longest, self._usual * 2**missing)
-        return self._patience
+        self.measure_at = now + TIMING.measure_seconds
+        self._events.read_log_level()
+        ended, self.ended = self.ended, 0
+        self._earn(TIMING.tokens_per_draw * ended)
+        durations = sorted(list(self.durations))  # noqa: C414  # other threads append
+        longest = self._most
+        if len(durations) >= TIMING.few_draws:
+            long = durations[int(len(durations) * TIMING.overdue_share)]
+            self._usual = max(TIMING.least_patience_seconds, TIMING.overdue_times * long)
+            longest = max(self._usual, durations[-1])
+        missing = TIMING.most_tokens - self._tokens
+        self.patience = min(self._most, longest, self._usual * 2**missing)
 
     def _earn(self, tokens: float) -> None:
         self._tokens = min(TIMING.most_tokens, self._tokens + tokens)
@@ -243,14 +244,14 @@ class HedgingMonitor:
     ) -> Callable[[], object] | None:
         """The next action for an overdue request; None while it keeps waiting."""
         server, name, now = request.server, request.table.name, time.monotonic()
-        if not request.waits(self._patience, now):
+        if not request.waits(self.patience, now):
             return None
         unheard = now - max(request.since, server.alive_at)
         if unheard > server.timeouts.timeout_seconds or now > request.deadline:
             return partial(request.cancel, CancelReason.TIMED_OUT)
         if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
             probe(server)  # it may wait for a lock; then the server answers the probe
-        no_answers = now - max(request.table.answered, request.since) > self._patience
+        no_answers = now - max(request.table.answered, request.since) > self.patience
         if no_answers and not request.probe_sent:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
             return partial(self._mark_unresponsive, request) if is_paid else None

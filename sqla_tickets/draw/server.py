@@ -58,12 +58,15 @@ class Monitor(Protocol):
     """The hedging monitor, as a server knows it: `HedgingMonitor` describes each part."""
 
     ended: int
+    patience: float
+    measure_at: float
 
     @property
     def poller(self) -> Poller: ...
     @property
     def durations(self) -> deque[float]: ...
     def wake_up(self) -> None: ...
+    def measure(self, now: float) -> None: ...
 
 
 class Cancelled(NamedTuple):
@@ -98,6 +101,8 @@ class InFlightRequest:
         began: when it began, by ``time.monotonic()``, plus the time that it waited for peers, which does not count.
         since: when its present wait began, for a connection or for an answer.
         patience: the minimum of seconds before the answer is overdue.
+        overdue_seconds: after how long its thread has it polled, if the thread limits its wait itself.
+        is_polled: whether the monitor must poll it.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
         is_scheduled: whether its event loop is about to run an action of the monitor.
@@ -111,7 +116,7 @@ class InFlightRequest:
     """
 
     # class attributes cost a draw nothing until they are set
-    is_hedge = is_patient = is_scheduled = hedged = probe_sent = False
+    is_hedge = is_patient = is_polled = is_scheduled = hedged = probe_sent = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
     end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
@@ -119,7 +124,7 @@ class InFlightRequest:
     context: Context | None = None
     error_kinds: tuple[ErrorKind, ...] = ()
     connection: Pending | None = None
-    began = since = patience = 0.0
+    began = since = patience = overdue_seconds = 0.0
 
     def __init__(
         self,
@@ -182,6 +187,11 @@ class InFlightRequest:
         self.server.in_flight.add(self)
         if self.is_abandoned:  # read after the wait has begun
             self.cancel(CancelReason.CALLER_GONE)
+        self.be_polled()
+
+    def be_polled(self) -> None:
+        """Have the hedging monitor poll it from now on; it is in flight."""
+        self.is_polled = True
         self.server.wake_monitor()
 
     def stop_waiting(self) -> None:
@@ -341,7 +351,7 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: as `draw` raises it.
         """
-        connections, table = self.connections, self.tables.get(name)
+        connections, table, since = self.connections, self.tables.get(name), time.monotonic()
         monitor, events = self._monitor(), self._events
         if table is None or monitor is None or events is None:
             return None
@@ -349,7 +359,7 @@ class TicketServer(TableAccess):
             not self._is_direct
             or running_loop() is not None
             or (events.has_listeners and events.dispatch.drawn)
-            or ((events.logs_draws or not monitor.poller.is_awake) and events.is_told_of_draws())
+            or ((events.logs_draws or since > monitor.measure_at) and events.is_told_of_draws())
         ):
             return None
         try:
@@ -357,7 +367,7 @@ class TicketServer(TableAccess):
         except IndexError:
             return None
         # the layout first and the fence last: marks that arrive in between count
-        layout, since = table.layout, time.monotonic()
+        layout = table.layout
         lately = since - TIMING.idle_seconds
         is_known = (
             connection.is_owner_process[0]
@@ -373,13 +383,13 @@ class TicketServer(TableAccess):
             return None
         request = InFlightRequest(self, table, n, None, connection.under_way)
         request.connection, request.began, request.since = connection, since, since
-        request.end = {}
+        request.end, request.overdue_seconds = {}, monitor.patience + TIMING.tick_seconds
         try:
             with connection.under_way:
                 self.in_flight.add(request)
-                if not monitor.poller.is_awake:  # read when the request is in flight
-                    monitor.wake_up()
+                connection.cursor.request = request
                 blocks = self._exchange(request, connection, layout, before)
+                connection.cursor.request = None
         except BaseException as error:  # in no other variable, as its traceback keeps every frame
             if not self._goes_on(error, request, connection, layout):
                 raise
@@ -416,6 +426,8 @@ class TicketServer(TableAccess):
             if monitor is not None:
                 monitor.durations.append(now - request.since)
                 monitor.ended += 1
+                if now > monitor.measure_at:
+                    monitor.measure(now)
             if self.breaker.failures or table.breaker.failures:
                 self._has_recovered(table)
             if now >= table.write_due:
@@ -436,6 +448,7 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: why the server gave no tickets, if ``error`` itself does not say.
         """
+        connection.cursor.request = None
         request.under_way = threading.Lock()  # its connection may be another draw's soon
         with request.under_way:
             try:

@@ -278,14 +278,25 @@ class Peer:
         """Whether a write is running."""
         return self._write.is_running
 
-    def begin_to_write(self, issuers: list[Peer]) -> None:
-        """Begin to write the marks of ``issuers``, or add them to the running write."""
+    def has_news(self, issuers: list[Peer]) -> bool:
+        """Whether there is something to write or to read."""
         drawn = _drawn(issuers)
         are_written = all(self._known(table) and not self._is_new(table) for _, table in drawn)
-        if are_written and not self._not_shown():
+        return not are_written or bool(self._not_shown())
+
+    def begin_to_write(
+        self, issuers: list[Peer], start: Callable[[Callable[[], None]], bool] | None = None
+    ) -> None:
+        """Begin to write the marks of ``issuers``, or add them to the running write.
+
+        Args:
+            issuers: the peers that issue the tickets.
+            start: starts the write; by default it runs in a thread or a task of its own.
+        """
+        if not self.has_news(issuers):
             return
         work = functools.partial(self._write_news, issuers)
-        if not self._write.begin(work, self.store.begin):
+        if not self._write.begin(work, start or self.store.begin):
             self.give_up("no thread or task could be started to write a mark")
 
     def write(

@@ -11,8 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from ..concurrency import SharedCall, SingleFlight, has_running_loop, pause, random, time
+from ..concurrency import (
+    SharedCall,
+    SingleFlight,
+    has_running_loop,
+    in_background,
+    pause,
+    random,
+    time,
+)
 from ..connect.connection import Connection
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
@@ -301,9 +310,27 @@ class HighWaterService:
         """
         spread = random.uniform(0.8, 1.0)  # guards no secret
         self._due = time.monotonic() + TIMING.interval_seconds * spread
+        together: list[Peer] = []
         for peer in self._peers:
-            if peer.store.is_well and peer.store.can_be_asked_by(server):
+            if not peer.store.is_well or not peer.store.can_be_asked_by(server):
+                continue
+            if peer.is_writing or not peer.store.waits_in_thread:
                 peer.begin_to_write(self._peers_of(peer.server))
+            elif peer.has_news(self._peers_of(peer.server)):
+                together.append(peer)
+        work = partial(self._write_one_by_one, together)
+        if together and not in_background(work, "sqla_tickets marks", in_a_task=False):
+            for peer in together:
+                peer.give_up("no thread could be started to write a mark")
+
+    def _write_one_by_one(self, peers: list[Peer]) -> None:
+        """Write new marks in one thread, as on a busy machine the next peer's cost a fraction of the first one's.
+
+        A draw that waits for a peer behind a slow one begins a write of its own.
+        """
+        for peer in peers:
+            if peer.store.is_well:
+                peer.begin_to_write(self._peers_of(peer.server), start=_at_once)
 
     def flush(self) -> None:
         """Write the remaining marks over idle connections, within `Timing.flush_seconds`.
@@ -341,6 +368,11 @@ class HighWaterService:
             peer.forget(name)
             peer.store.delete(name)
         self._joined.forget(name)
+
+
+def _at_once(work: Callable[[], None]) -> bool:
+    work()
+    return True
 
 
 def _ask(

@@ -143,6 +143,12 @@ class HighWaterStore:
         """Whether a draw from ``drawn`` can wait for it; a synchronous draw cannot wait for an async driver."""
         return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
 
+    @property
+    def waits_in_thread(self) -> bool:
+        """Whether `begin` starts a thread, which waits for the server."""
+        is_embedded = self.server.context.dialect.is_embedded
+        return not is_embedded and not self.server.engine.dialect.is_async
+
     def begin(self, work: Callable[[], None]) -> bool:
         """Do ``work`` in the background; False if it could not be started."""
         dialect = self.server.engine.dialect

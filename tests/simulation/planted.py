@@ -269,8 +269,8 @@ DEFECTS: Final = (
         [
             Change(
                 "draw/hedging.py",
-                "        self._measured_at = 0.0\n",
-                "        self._measured_at, self._late = 0.0, {}\n",
+                "        self.measure_at = 0.0\n",
+                "        self.measure_at, self._late = 0.0, {}\n",
             ),
             Change(
                 "draw/hedging.py",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from typing_extensions import Self
 
 from sqla_tickets import NoTicketServer, TicketError, TicketPool
 from sqla_tickets.connect.connection import Connection
-from sqla_tickets.draw import hedging, slow_path
+from sqla_tickets.draw import slow_path
 from sqla_tickets.draw.hedging import HedgingMonitor
 from sqla_tickets.draw.server import InFlightRequest
 from sqla_tickets.draw.timing import TIMING
@@ -40,7 +39,6 @@ from tests.support.drivers import Route
 from tests.support.interrupts import monitors
 from tests.support.servers import MySQLLike, ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
-from tests.support.timing import set_timing
 
 #: Longer than any loaded machine takes for what is not waited for, in seconds.
 FOR_EVER = 90.0
@@ -75,7 +73,7 @@ def forget_slowness(pool: TicketPool) -> None:
     """Judge the next draws as those of a new pool: a busy machine has delayed others, and hedged them in vain."""
     monitor = pool._monitor
     monitor.durations.clear()
-    monitor._usual = monitor._patience = TIMING.first_patience_seconds
+    monitor._usual = monitor.patience = TIMING.first_patience_seconds
     monitor._tokens = TIMING.most_tokens
 
 
@@ -160,12 +158,10 @@ def test_a_lock_is_no_reason_to_leave_a_server(
     assert pool.servers[0].breaker.failures == 0
 
 
-def test_draws_that_take_long_are_looked_at_less_often(
+def test_only_overdue_draws_are_polled(
     servers: ServerFixtures, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else dozens of processes that wait would leave no time to what they wait for."""
-    # of the quick draws, some take long on a busy machine
-    set_timing(monkeypatch, hedging, overdue_share=0.5)
+    """Else dozens of processes would leave no time to what they wait for."""
     first, _, urls = fresh_pair(servers, "mariadb")
     pool = open_pool(urls[:1])
     pool.create_table("photos")
@@ -179,14 +175,15 @@ def test_draws_that_take_long_are_looked_at_less_often(
     with locked(first, urls[0]), pytest.raises(TicketError):
         pool.next_id("photos")
     assert 0 < len(polls) < 400, "in the seconds that a locked table is waited for"
-    slow = median(polls)
+    pool.next_id("photos")
 
-    def are_soon() -> bool:
-        for _ in range(20):
+    def sleeps_through_draws() -> bool:
+        polls.clear()
+        for _ in range(50):
             pool.next_id("photos")
-        return polls[-1] < slow
+        return not polls and not pool._monitor.poller.is_awake
 
-    wait_for(are_soon, "polls of quick draws")
+    wait_for(sleeps_through_draws, "quick draws while the monitor sleeps")
 
 
 def test_hedges_are_few_while_all_servers_are_frozen(
@@ -273,7 +270,7 @@ def test_a_draw_that_timed_out_makes_nobody_patient(
         with pytest.raises(NoTicketServer):
             pool.next_id("photos")
         time.sleep(0.2)  # the monitor measures a few times a second
-        assert pool._monitor._patience <= 0.5
+        assert pool._monitor.patience <= 0.5
 
 
 # -- the monitor itself
@@ -313,6 +310,7 @@ def test_draw_while_the_monitor_is_ended_is_polled(open_pool: OpenPool, tmp_path
     request = InFlightRequest(server, server.table("photos"), 1)
     with request.under_way:
         server.in_flight.add(request)
+        request.is_polled = True
         ended.end()
         wait_for(lambda: monitor.poller is not ended, "another thread")
         wait_for(lambda: monitor.poller.goes_on, "its start")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from sqla_tickets.connect.ok_packets import Insert, insert_over_socket
+from sqla_tickets.connect.ok_packets import Insert, Pollable, insert_over_socket
 from sqla_tickets.errors import OutOfStep
 
 #: Status "autocommit", and no warnings.
@@ -47,14 +48,16 @@ class Wire:
         here.settimeout(5)
         self.connection = cast("Any", kind(defer_connect=True))
         self.connection._sock = here
-        self.insert = insert_over_socket(cast("Any", self.connection))
+        poll = select.poll()
+        poll.register(here, select.POLLIN)
+        self.insert = insert_over_socket(cast("Any", self.connection), poll.poll)
 
-    def answer(self, *parts: bytes) -> int:
+    def answer(self, *parts: bytes, request: Pollable | None = None) -> int:
         """What a draw returns if the server sends this."""
         assert self.insert is not None
         for part in parts:
             self.there.send(part)
-        return self.insert("UPDATE")
+        return self.insert("UPDATE", request)
 
     def close(self) -> None:
         self.there.close()
@@ -130,8 +133,8 @@ def test_no_random_bytes_are_taken_for_another_ticket(wire: Wire) -> None:
     chance = random.Random(seed)
     for _ in range(300):
         good = ok(chance.choice([9, 300, 70_000, 2**33]), USUAL + b"abc")
-        place = chance.randrange(4, len(good))
-        changed = good[:place] + bytes([chance.randrange(256)]) + good[place + 1 :]
+        index = chance.randrange(4, len(good))
+        changed = good[:index] + bytes([chance.randrange(256)]) + good[index + 1 :]
         with contextlib.closing(Wire()) as fresh:
             try:
                 ticket = fresh.answer(changed)
@@ -162,7 +165,27 @@ def test_closed_connection_gives_no_ticket(wire: Wire, before: bytes) -> None:
         wire.answer()
 
 
-def test_silent_server_is_given_up(wire: Wire) -> None:
+class Impatience:
+    """A draw whose answer is overdue at once; the server answers when it is polled."""
+
+    overdue_seconds = 0.0
+
+    def __init__(self, wire: Wire, answer: bytes = b"") -> None:
+        self._wire, self._answer, self.polls = wire, answer, 0
+
+    def be_polled(self) -> None:
+        """Count it, and let the server answer."""
+        self.polls += 1
+        self._wire.there.send(self._answer)
+
+
+def test_only_an_overdue_answer_is_polled_for(wire: Wire) -> None:
+    late, soon = Impatience(wire, ok(7)), Impatience(wire)
+    assert (wire.answer(request=late), late.polls) == (7, 1)
+    assert (wire.answer(ok(9), request=soon), soon.polls) == (9, 0)
+
+
+def test_server_without_an_answer_is_given_up(wire: Wire) -> None:
     wire.connection._sock.settimeout(0.01)
     with pytest.raises(TimeoutError):
         wire.answer()
@@ -182,5 +205,5 @@ def test_subclass_that_sends_in_its_own_way_does_so(name: str) -> None:
 
 
 def test_other_driver_has_none() -> None:
-    found: Insert | None = insert_over_socket(cast("Any", object()))
+    found: Insert | None = insert_over_socket(cast("Any", object()), select.poll().poll)
     assert found is None

@@ -108,7 +108,7 @@ def test_hedges_that_come_late_are_few(
         site.poll_until_late(request)
         while site.hedges:
             hedges += 1
-            given.append(site.monitor._patience)
+            given.append(site.monitor.patience)
             site.hedges.pop()()
             assert request.answer, "the first answer is taken, late as it is"
         site.end(request)
@@ -119,7 +119,8 @@ def test_hedges_that_come_late_are_few(
 def test_a_process_begins_with_few_hedges(site: Site) -> None:
     """Many that start at once are slow together: each is patient until it knows what is usual."""
     assert site.monitor._tokens == TIMING.first_tokens < TIMING.most_tokens
-    assert site.monitor._measure(site.clock.now) > TIMING.first_patience_seconds
+    site.monitor.measure(site.clock.now)
+    assert site.monitor.patience > TIMING.first_patience_seconds
 
 
 def test_hedges_that_win_in_time_go_on(site: Site) -> None:
@@ -162,7 +163,7 @@ def test_process_that_got_no_time_blames_no_server(site: Site) -> None:
 
 
 def test_draw_is_hedged_at_the_first_poll_after_it_is_overdue(site: Site) -> None:
-    site.monitor._usual = site.monitor._patience = patience = TIMING.least_patience_seconds
+    site.monitor._usual = site.monitor.patience = patience = TIMING.least_patience_seconds
     site.monitor._tokens = TIMING.most_tokens
     tick = site.poll_after(0)
     assert tick == pytest.approx(max(patience, TIMING.tick_seconds))

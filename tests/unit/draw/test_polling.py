@@ -58,8 +58,8 @@ def begin_anew(monitor: HedgingMonitor) -> None:
     monitor.reinit_after_fork()
     forgotten._monitor = lambda: None  # a fork does not have this thread
     forgotten.end()
-    monitor._usual = monitor._patience = TIMING.least_patience_seconds
-    monitor._measured_at = time.monotonic() + LONG
+    monitor._usual = monitor.patience = TIMING.least_patience_seconds
+    monitor.measure_at = time.monotonic() + LONG
 
 
 @contextlib.contextmanager
@@ -182,6 +182,6 @@ def test_level_of_the_log_is_read_soon_while_draws_take_long(pool: TicketPool) -
     monitor.close()
     monitor.durations.clear()
     monitor.durations.extend([1.0] * TIMING.few_draws)
-    monitor._measured_at = 0.0
+    monitor.measure_at = 0.0
     assert monitor.poll() <= TIMING.measure_seconds
-    assert monitor._patience > TIMING.measure_seconds
+    assert monitor.patience > TIMING.measure_seconds
