@@ -142,17 +142,17 @@ class _Tasks:
         waits: list[float] = []
 
         async def work(draw: AsyncDraw) -> None:
-            now = time.perf_counter()
+            began = now = time.perf_counter()
             end = now + seconds
             while now < end:
-                began = now
                 try:
                     await draw()
-                except Exception:  # noqa: BLE001  # as in `benchmarks.harness.rate_of`
+                except Exception:  # noqa: BLE001  # as in `benchmarks.harness.draws_of`
                     now = time.perf_counter()
                 else:
                     now = time.perf_counter()
                     waits.append(now - began)
+                    began = now
 
         async def all_of_them() -> None:
             await asyncio.gather(*(work(draw) for draw in self._draws[peer][:clients]))

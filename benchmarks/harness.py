@@ -147,12 +147,14 @@ def rate_of(draw: Callable[[], object], seconds: float, batch: int = 1) -> float
 def draws_of(
     draw: Callable[[], object], seconds: float, clock: Callable[[], float]
 ) -> list[tuple[float, float]]:
-    """Call ``draw`` for some seconds; when each call began that succeeded, and what it took, in seconds."""
+    """Call ``draw`` for some seconds; when each draw began, and what it took, in seconds.
+
+    A call that fails is repeated, as its user would do, so its time is part of the draw's.
+    """
     draws: list[tuple[float, float]] = []
-    now = clock()
+    began = now = clock()
     end = now + seconds
     while now < end:
-        began = now
         try:
             draw()
         except Exception:  # noqa: BLE001  # as in `rate_of`
@@ -160,6 +162,7 @@ def draws_of(
         else:
             now = clock()
             draws.append((began, now - began))
+            began = now
     return draws
 
 
