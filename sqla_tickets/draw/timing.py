@@ -113,7 +113,7 @@ class Timing:
     longest_redirect_pause_seconds: float = 0.05
     blocks_at_once: int = 64
     tickets_at_once: int = 25_000
-    times_its_draw: int = 4
+    times_its_draw: int = 10
     ready_tickets: int = 1000
     lost_fetch_seconds: float = 10.0
     failed_fetch_seconds: float = 1.0
