@@ -9,6 +9,8 @@ bytes. An answer is taken for a ticket's only if it is one whole OK packet, and 
 
 from __future__ import annotations
 
+import socket
+import ssl
 import sys
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
@@ -80,17 +82,22 @@ def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
     if inherited != {getattr(type(dbapi), name, None) for name in _SENDING}:
         return None
     connection: Any = dbapi
-    send, receive = connection._sock.sendall, connection._sock.recv
+    sock: socket.socket = connection._sock
+    send, receive = sock.sendall, sock.recv
+    # of TLS, a part of a record may come, which is no data yet
+    is_unlimited = isinstance(sock, ssl.SSLSocket) and sock.gettimeout() is None
     encoding: str = connection.encoding
     raise_error: Callable[[bytes], object] = driver.err.raise_mysql_exception
 
     def insert(statement: str, request: Pollable | None) -> int:
         query = _COM_QUERY + statement.encode(encoding)
         send(len(query).to_bytes(_HEADER, "little") + query)
-        if request is not None and not poll(1000 * request.overdue_seconds):
+        if request is not None and (is_unlimited or not poll(1000 * request.overdue_seconds)):
             request.be_polled()
         answer: bytes = receive(_MOST_BYTES)
         while len(answer) < _HEADER or len(answer) < _HEADER + int.from_bytes(answer[:3], "little"):
+            if request is not None:
+                request.be_polled()
             more: bytes = receive(_MOST_BYTES)
             if not more:
                 raise ConnectionError("the server closed the connection")

@@ -185,6 +185,14 @@ def test_only_an_overdue_answer_is_polled_for(wire: Wire) -> None:
     assert (wire.answer(ok(9), request=soon), soon.polls) == (9, 0)
 
 
+def test_rest_of_an_answer_is_polled_for(wire: Wire) -> None:
+    """What has come is no answer, and the rest may never come."""
+    whole = ok(7)
+    late = Impatience(wire, whole[3:])
+    late.overdue_seconds = 5.0
+    assert (wire.answer(whole[:3], request=late), late.polls) == (7, 1)
+
+
 def test_server_without_an_answer_is_given_up(wire: Wire) -> None:
     wire.connection._sock.settimeout(0.01)
     with pytest.raises(TimeoutError):
