@@ -19,7 +19,7 @@ from ..concurrency import current_loop, running_loop, threading, time
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
-from ..errors import TicketError
+from ..errors import OutOfStep, TicketError
 from ..events import Draw
 from .access import OnQuarantine, Peers, ServerSpec
 from .buffer import drop_everything
@@ -417,6 +417,8 @@ class TicketServer(TableAccess):
         kinds = request.error_kinds
         has_waited = bool(kinds) and ErrorKind.LOCK_TIMEOUT in kinds
         blocks = layout.draw(connection.cursor, request.n, has_waited=has_waited)
+        if not connection.is_owner_process[0]:
+            raise OutOfStep("a fork: the answer is the parent's")
         request.end.setdefault(0, None)  # `stop_waiting`, without the call
         self.in_flight.discard(request)
         if blocks:

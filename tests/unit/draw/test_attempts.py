@@ -12,6 +12,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from sqla_tickets import TicketPool
 from sqla_tickets.connect.connection import Connection
+from sqla_tickets.connect.cursor import DrawCursor
 from sqla_tickets.dialects import ErrorKind
 from sqla_tickets.dialects.sqlite import SQLite
 from sqla_tickets.draw.table_state import TicketTable, ToldMark
@@ -139,3 +140,24 @@ def test_wait_for_peers_leaves_the_inspection_its_time(
     since = time.monotonic()
     server.draw("photos", 1)
     assert min(began) >= since + seconds
+
+
+def test_answer_that_comes_after_a_fork_raises_no_high_water(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler forks while a draw waits: the child may read what the parent has asked for next."""
+    server, table = pool.servers[0], pool.servers[0].table("photos")
+    connection = server.connections.of_threads[-1]  # the next one that is taken
+    layout, before = table.layout, table.high_water
+    assert layout is not None
+    draw = layout.draw
+
+    def draw_and_fork(cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
+        drawn = draw(cursor, n, has_waited=has_waited)
+        if cursor is not connection.cursor:
+            return drawn
+        connection.is_owner_process = b"\0"
+        return [range(10**6, 10**6 + 1)]
+
+    monkeypatch.setattr(layout, "draw", draw_and_fork)
+    assert pool.next_id("photos") == table.high_water == before + 2
