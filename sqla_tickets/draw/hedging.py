@@ -201,7 +201,7 @@ class HedgingMonitor:
         self._events.read_log_level()
         ended, self.ended = self.ended, 0
         self._earn(TIMING.tokens_per_draw * ended)
-        durations = sorted(list(self.durations))  # noqa: C414  # other threads append
+        durations = sorted(self.durations.copy())  # in one step, as other threads append
         longest = self._most
         if len(durations) >= TIMING.few_draws:
             long = durations[int(len(durations) * TIMING.overdue_share)]
@@ -209,6 +209,13 @@ class HedgingMonitor:
             longest = max(self._usual, durations[-1])
         missing = TIMING.most_tokens - self._tokens
         self.patience = min(self._most, longest, self._usual * 2**missing)
+        # an interrupt kept a draw from ending, or from having itself polled
+        if not self.poller.is_awake and self._has_late(now):
+            self.wake_up()
+
+    def _has_late(self, now: float) -> bool:
+        in_flight = [request for server in self._servers for request in list(server.in_flight)]
+        return any(now - r.since > self.patience + TIMING.tick_seconds for r in in_flight)
 
     def _earn(self, tokens: float) -> None:
         self._tokens = min(TIMING.most_tokens, self._tokens + tokens)

@@ -317,6 +317,27 @@ def test_draw_while_the_monitor_is_ended_is_polled(open_pool: OpenPool, tmp_path
         assert request in server.in_flight
 
 
+def test_request_that_an_interrupt_left_is_removed(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """Nothing else wakes the monitor; the server would seem to be loaded for ever."""
+    pool = open_pool(fresh_pair(servers, "mariadb")[2])
+    pool.create_table("photos")
+    draw_from(pool, 0)
+    draw_from(pool, 1)
+    wait_for(lambda: not pool._monitor.poller.is_awake, "the monitor to sleep")
+    server = pool.servers[0]
+    left = InFlightRequest(server, server.table("photos"), 1)
+    left.since, left.end = time.monotonic(), {}
+    server.in_flight.add(left)
+
+    def is_removed() -> bool:
+        pool.next_id("photos")
+        return left not in server.in_flight
+
+    wait_for(is_removed, "the monitor to wake")
+
+
 def test_server_that_freezes_after_a_lock_wait_is_given_up(
     servers: ServerFixtures, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
