@@ -36,8 +36,8 @@ def crowds(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
         tuple[str, Callable[[Testbed, int], AbstractContextManager[Crowd]], tuple[int, ...], float],
         ...,
     ] = (
-        # longer than from one write of a process's marks to the next: all write at once when they begin
-        ("processes", crew, scale.crowds, 20 * scale.slice),
+        # as long as from one write of a process's marks to the next: each writes when it begins
+        ("processes", crew, scale.crowds, 10 * scale.slice),
         ("threads", threads, scale.threads_at_once, 2 * scale.slice),
         ("tasks", tasks, scale.tasks_at_once, 2 * scale.slice),
     )

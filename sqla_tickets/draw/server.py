@@ -383,7 +383,8 @@ class TicketServer(TableAccess):
             return None
         request = InFlightRequest(self, table, n, None, connection.under_way)
         request.connection, request.began, request.since = connection, since, since
-        request.end, request.overdue_seconds = {}, monitor.patience + TIMING.tick_seconds
+        request.end = {}
+        request.overdue_seconds = monitor.patience + TIMING.spare_patience_seconds
         try:
             with connection.under_way:
                 self.in_flight.add(request)

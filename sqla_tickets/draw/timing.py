@@ -43,6 +43,8 @@ class Timing:
         unused_seconds: after how long without a draw the monitor closes idle connections except one, some after twice
             that. The server then has room for other clients.
         least_patience_seconds: the least patience of a draw, however quick the others were.
+        spare_patience_seconds: how much longer a draw waits until it wakes the monitor, which costs a busy machine more
+            than the wait.
         first_patience_seconds: the patience of a draw while too few have been measured.
         measure_seconds: the time between two measurements of the usual duration.
         remembered_draws: how many draws' durations are remembered.
@@ -97,6 +99,7 @@ class Timing:
     monitor_idle_seconds: float = 0.02
     unused_seconds: float = 5.0
     least_patience_seconds: float = 0.01
+    spare_patience_seconds: float = 0.01
     first_patience_seconds: float = 0.1
     measure_seconds: float = 0.1
     remembered_draws: int = 256
