@@ -344,15 +344,18 @@ class SingleFlight(Generic[K]):
             return doing
 
 
-def in_background(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
+def in_background(
+    work: Callable[[], None], name: str, *, in_a_task: bool, timestamp: int = 0
+) -> bool:
     """Begin ``work``; logs a warning and returns False if no thread or task can be started.
 
     Args:
         work: the work, which handles its own errors.
         name: the name of the thread or task.
         in_a_task: whether it needs the current event loop. It may then wait as SQLAlchemy's async drivers do.
+        timestamp: the start of the call that it belongs to; 0 for the caller's.
     """
-    call = partial(_run_as_begun, begun(), work)
+    call = partial(_run_as_begun, timestamp or begun(), work)
     try:
         if in_a_task:
             task = asyncio.get_running_loop().create_task(greenlet_spawn(call), name=name)

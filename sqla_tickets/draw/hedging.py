@@ -195,6 +195,15 @@ class HedgingMonitor:
             if server.breaker.is_due_for_forced_trial or server.probes.are_awaited(server.alive_at):
                 probe(server)
 
+    def check(self, now: float) -> None:
+        """Measure, and wake the thread if a request is late that an interrupt kept from ending, or from being polled.
+
+        Draws call it, a few times a second.
+        """
+        self.measure(now)
+        if not self.poller.is_awake and self._has_late(now):
+            self.wake_up()
+
     def measure(self, now: float) -> None:
         """Set the patience of draws, a few times a second, by the durations of the last draws and the tokens left."""
         self.measure_at = now + TIMING.measure_seconds
@@ -209,9 +218,6 @@ class HedgingMonitor:
             longest = max(self._usual, durations[-1])
         missing = TIMING.most_tokens - self._tokens
         self.patience = min(self._most, longest, self._usual * 2**missing)
-        # an interrupt kept a draw from ending, or from having itself polled
-        if not self.poller.is_awake and self._has_late(now):
-            self.wake_up()
 
     def _has_late(self, now: float) -> bool:
         in_flight = [request for server in self._servers for request in list(server.in_flight)]
@@ -305,7 +311,10 @@ class HedgingMonitor:
         self._tokens -= tokens
         name = f"sqla_tickets hedge of {request.table.name!r} on {server}"
         in_background(
-            lambda: self._draw_too(request, server), name, in_a_task=request.loop is not None
+            lambda: self._draw_too(request, server),
+            name,
+            in_a_task=request.loop is not None,
+            timestamp=request.begun,
         )
         log.info("a draw from %s is overdue: sending it to %s, too", request.server, server)
 

@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
-from ..concurrency import current_loop, running_loop, threading, time
+from ..concurrency import begun, current_loop, running_loop, threading, time
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
@@ -66,7 +66,7 @@ class Monitor(Protocol):
     @property
     def durations(self) -> deque[float]: ...
     def wake_up(self) -> None: ...
-    def measure(self, now: float) -> None: ...
+    def check(self, now: float) -> None: ...
 
 
 class Cancelled(NamedTuple):
@@ -103,6 +103,7 @@ class InFlightRequest:
         patience: the minimum of seconds before the answer is overdue.
         overdue_seconds: after how long its thread has it polled, if the thread limits its wait itself.
         is_polled: whether the monitor must poll it.
+        begun: the logical timestamp of its beginning, if it is polled; a hedge has the same.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
         is_scheduled: whether its event loop is about to run an action of the monitor.
@@ -125,6 +126,7 @@ class InFlightRequest:
     error_kinds: tuple[ErrorKind, ...] = ()
     connection: Pending | None = None
     began = since = patience = overdue_seconds = 0.0
+    begun = 0
 
     def __init__(
         self,
@@ -191,6 +193,7 @@ class InFlightRequest:
 
     def be_polled(self) -> None:
         """Have the hedging monitor poll it from now on; it is in flight."""
+        self.begun = self.begun or begun()  # in the context of its caller
         self.is_polled = True
         self.server.wake_monitor()
 
@@ -430,7 +433,7 @@ class TicketServer(TableAccess):
                 monitor.durations.append(now - request.since)
                 monitor.ended += 1
                 if now > monitor.measure_at:
-                    monitor.measure(now)
+                    monitor.check(now)
             if self.breaker.failures or table.breaker.failures:
                 self._has_recovered(table)
             if now >= table.write_due:
