@@ -33,6 +33,7 @@ __all__ = [
     "SharedCall",
     "SingleFlight",
     "WeakRegistry",
+    "background_call",
     "begun",
     "current_loop",
     "elapsed",
@@ -272,8 +273,10 @@ class _Begun:
         self.timestamp = timestamp
 
 
-_begun: contextvars.ContextVar[_Begun] = contextvars.ContextVar("sqla_tickets_begun")
-_NOT_BEGUN: Final = _Begun(0)
+_NONE: Final = _Begun(0)
+#: The background call that this thread or task makes.
+background_call: contextvars.ContextVar[_Begun]
+background_call = contextvars.ContextVar("sqla_tickets_background_call", default=_NONE)
 
 
 def begun() -> int:
@@ -281,7 +284,7 @@ def begun() -> int:
 
     A nested background call has the outer one's timestamp, so that `dispose` closes the connections of both.
     """
-    return _begun.get(_NOT_BEGUN).timestamp or next(timestamps)
+    return background_call.get().timestamp or next(timestamps)
 
 
 class WeakRegistry(Generic[T]):
@@ -371,7 +374,7 @@ def in_background(
 
 def _run_as_begun(timestamp: int, work: Callable[[], None]) -> None:
     call = _Begun(timestamp)
-    _begun.set(call)
+    background_call.set(call)
     try:
         work()
     finally:

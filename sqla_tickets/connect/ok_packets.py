@@ -71,10 +71,12 @@ def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
         poll: waits for the socket.
 
     Returns:
-        None for another driver, and for a subclass of PyMySQL's connection that sends statements in its own way.
+        None for another driver, and for a connection that sends statements in its own way: of a subclass, or patched.
     """
     driver: Any = sys.modules.get("pymysql")
     if driver is None or not isinstance(dbapi, driver.connections.Connection):
+        return None
+    if not vars(dbapi).keys().isdisjoint(_SENDING):
         return None
     inherited: set[object] = {
         getattr(driver.connections.Connection, name, None) for name in _SENDING

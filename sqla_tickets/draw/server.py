@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
-from ..concurrency import begun, current_loop, running_loop, threading, time
+from ..concurrency import background_call, current_loop, running_loop, threading, time
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
@@ -103,7 +103,7 @@ class InFlightRequest:
         patience: the minimum of seconds before the answer is overdue.
         overdue_seconds: after how long its thread has it polled, if the thread limits its wait itself.
         is_polled: whether the monitor must poll it.
-        begun: the logical timestamp of its beginning, if it is polled; a hedge has the same.
+        begun: the timestamp of the background call that waits for it, which a hedge inherits; 0 in none.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
         is_scheduled: whether its event loop is about to run an action of the monitor.
@@ -193,7 +193,7 @@ class InFlightRequest:
 
     def be_polled(self) -> None:
         """Have the hedging monitor poll it from now on; it is in flight."""
-        self.begun = self.begun or begun()  # in the context of its caller
+        self.begun = background_call.get().timestamp
         self.is_polled = True
         self.server.wake_monitor()
 

@@ -342,26 +342,26 @@ class Peer:
         if self.store.takes_no_writes:
             self.give_up("it takes no writes")
         sent = [(i, table) for i, table in drawn if table in news and _key(table) in written]
-        unseen = [(i, table) for i, table in sent if not self._has_stored(i, written[_key(table)])]
+        unseen = [(i, t) for i, t in sent if not self._has_stored(i, t, written[_key(t)])]
         if unseen:
             self.read(unseen)
         if are_known and all(self.stored(table) >= number for table, number in news.items()):
             self.resume(issuers)
 
-    def _has_stored(self, issuer: Peer, written: Written) -> bool:
+    def _has_stored(self, issuer: Peer, table: TicketTable, written: Written) -> bool:
         """Record a mark that the answer to its write shows as stored; False if it must be read.
 
         A process must not draw far without a read, which also shows where servers with a larger stride joined.
         """
-        mark, key = written.mark, (written.mark.offset, written.mark.sequence)
-        known = self._marks.get(key)
+        mark, known = written.mark, self._marks.get(_key(table))
         if not written.is_shown or known is None or known.token != mark.token:
             return False
         is_other = not self.server.is_also(issuer.server, written.identity)
         is_near = mark.number - known.number <= TIMING.unread_tickets * self._stride
         if not is_near or not is_other or self.is_left_behind:
             return False
-        self._marks[key] = known._replace(written=mark.number)
+        self._marks[_key(table)] = known._replace(written=mark.number)
+        table.observe_mark(mark.number)
         return True
 
     def _is_new(self, table: TicketTable) -> bool:

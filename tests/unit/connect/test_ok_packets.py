@@ -212,6 +212,13 @@ def test_subclass_that_sends_in_its_own_way_does_so(name: str) -> None:
         assert wire.insert is None
 
 
+def test_patched_connection_sends_in_its_own_way() -> None:
+    """As a tracer patches it."""
+    connection = Connection(defer_connect=True)
+    connection.query = lambda *_: 0  # type: ignore[method-assign]  # what a tracer does
+    assert insert_over_socket(cast("Any", connection), select.poll().poll) is None
+
+
 def test_other_driver_has_none() -> None:
     found: Insert | None = insert_over_socket(cast("Any", object()), select.poll().poll)
     assert found is None
