@@ -520,7 +520,7 @@ class ChannelWire:
     def poller(self) -> Poll:
         return self._poll
 
-    def _poll(self, milliseconds: int) -> list[tuple[int, int]]:
+    def _poll(self, milliseconds: float) -> list[tuple[int, int]]:
         channel = self._channel
         if channel.has_ended:
             return [(channel.number, CLOSED | select.POLLIN)]
