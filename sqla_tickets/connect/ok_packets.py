@@ -76,13 +76,11 @@ def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
     driver: Any = sys.modules.get("pymysql")
     if driver is None or not isinstance(dbapi, driver.connections.Connection):
         return None
-    if not vars(dbapi).keys().isdisjoint(_SENDING):
-        return None
-    inherited: set[object] = {
-        getattr(driver.connections.Connection, name, None) for name in _SENDING
-    }
-    if inherited != {getattr(type(dbapi), name, None) for name in _SENDING}:
-        return None
+    own = driver.connections.Connection
+    for name in _SENDING:
+        function = getattr(getattr(dbapi, name, None), "__func__", None)
+        if function is not getattr(own, name, None):
+            return None
     connection: Any = dbapi
     sock: socket.socket = connection._sock
     send, receive = sock.sendall, sock.recv

@@ -39,7 +39,7 @@ class Timing:
         tick_seconds: the shortest time between two polls of the requests in flight.
         late_tick_seconds: the time between two polls while a draw is overdue.
         lag_seconds: a poll later than this shows that the process got no processor time.
-        monitor_idle_seconds: how long without a draw until the monitor sleeps; waking it costs two polls.
+        monitor_idle_seconds: how long without a draw that it polls until the monitor sleeps; waking it costs two polls.
         unused_seconds: after how long without a draw the monitor closes idle connections except one, some after twice
             that. The server then has room for other clients.
         least_patience_seconds: the least patience of a draw, however quick the others were.

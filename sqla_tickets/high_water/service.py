@@ -34,7 +34,7 @@ from .duplicates import DuplicateServers
 from .joined import JoinedServers
 from .peer import Peer
 from .sequence_marks import SequenceMarks
-from .store import HighWaterStore
+from .store import HighWaterStore, at_once
 from .timing import TIMING
 
 log = logging.getLogger(__name__)
@@ -330,7 +330,7 @@ class HighWaterService:
         """
         for peer in peers:
             if peer.store.is_well:
-                peer.begin_to_write(self._peers_of(peer.server), start=_at_once)
+                peer.begin_to_write(self._peers_of(peer.server), start=at_once)
 
     def flush(self) -> None:
         """Write the remaining marks over idle connections, within `Timing.flush_seconds`.
@@ -368,11 +368,6 @@ class HighWaterService:
             peer.forget(name)
             peer.store.delete(name)
         self._joined.forget(name)
-
-
-def _at_once(work: Callable[[], None]) -> bool:
-    work()
-    return True
 
 
 def _ask(

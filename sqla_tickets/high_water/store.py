@@ -155,8 +155,7 @@ class HighWaterStore:
         if self.server.context.dialect.is_embedded:
             # a file is never unresponsive; SQLite may crash after a fork during another thread's call, and aiosqlite
             # when its loop ends during a task
-            work()
-            return True
+            return at_once(work)
         name = f"sqla_tickets marks on {self.server}"
         return in_background(work, name, in_a_task=dialect.is_async)
 
@@ -322,6 +321,12 @@ class HighWaterStore:
                 return None, ErrorKind.DEADLOCK
             finally:
                 self._asking.pop(call, None)
+
+
+def at_once(work: Callable[[], None]) -> bool:
+    """Do ``work`` in the caller's thread, and return True, as `HighWaterStore.begin` does."""
+    work()
+    return True
 
 
 def _briefly(work: Work[T], context: StatementContext) -> T:
