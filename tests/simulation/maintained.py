@@ -62,7 +62,9 @@ class MaintainedScenario(Scenario):
         self._choose_habits()
         if self.procedure.name == "take-over":
             self._layout = None
-            self.nemesis.kinds.remove(self.nemesis.swap_addresses)  # a plain client sees no offset
+            self.nemesis.swappable = ()  # a plain client sees no offset
+        if self.procedure.name == "change tables":  # which creates what a server of no pool lacks
+            self.nemesis.swappable = self.configuration.servers
         self.slots = [self.configuration] * self.wanted
         #: The number of a slot that is forgotten at a deployment.
         self._forgotten = random.randrange(self.wanted) if random.random() < 0.3 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -72,7 +72,7 @@ class Nemesis:
     Attributes:
         faults: how many there were, by kind.
         is_over: set when there are to be no more.
-        swapped: the two servers whose addresses lead to each other now, or none.
+        swappable: the servers whose addresses may lead to each other for a while.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Nemesis:
         self._random = world.random
         self.faults: Counter[str] = Counter()
         self.is_over = False
-        self.swapped: frozenset[str] = frozenset()
+        self.swappable: Sequence[str] = tuple(network.hosts)
+        self._is_swapped = False
         #: Of the ticket tables; None for the one that is usual with a kind of server.
         self.layout: str | None = None
         #: The server that flushes late.
@@ -441,18 +442,20 @@ class Nemesis:
 
     def swap_addresses(self) -> None:
         """The addresses of two servers lead to each other for a while."""
-        one, other = self._random.sample(list(self._network.hosts), 2)
-        hosts = self._network.hosts
-        if self.swapped or type(hosts[one].model) is not type(hosts[other].model):
+        if self._is_swapped or not self.swappable:
             return
-        self.swapped = frozenset((one, other))
+        one, other = self._random.sample(self.swappable, 2)
+        hosts = self._network.hosts
+        if type(hosts[one].model) is not type(hosts[other].model):
+            return
+        self._is_swapped = True
         self._network.swap(one, other)
         for name in (one, other):
             self._health.begin(name)
 
         def end() -> None:
             self._network.swap(one, other)
-            self.swapped = frozenset()
+            self._is_swapped = False
             # what was opened in the meantime goes on leading to the other one, until a draw has found that out
             for name in (one, other):
                 self._world.at(self._world.now + SWAPPED_SECONDS, partial(self._health.end, name))
