@@ -54,10 +54,14 @@ class TableAccess(ServerAccess):
         """
 
         def work(connection: Connection) -> int:
-            table = self.table(name)
-            layout = table.layout or self.find(connection, table)
-            context = self.context.over(connection.cursor)
-            return inspection.last_ticket(context, name, layout.name, layout.stub)
+            table, last = self.table(name), None
+            if table.layout is not None:
+                context = self.context.over(connection.cursor)
+                last = inspection.number(context, name, table.layout.name, table.layout.stub)
+            if last is None:  # it is new here, or was converted
+                self.find(connection, table)
+                last = table.last_shown
+            return last
 
         return self._do(name, work, attempts=TIMING.read_attempts)
 
@@ -163,11 +167,10 @@ class TableAccess(ServerAccess):
         context = self.context.over(connection.cursor)
         # first: the next comparison then finds later alterations
         defined = inspection.definition(context, table.name)
-        active = inspection.active_table(context, table.name)
+        active, last = inspection.table_and_last(context, table.name)
         layout, stub = active.layout, active.stub
         table.metadata = active.metadata
         table.record_largest(active.largest)
-        last = inspection.last_ticket(context, table.name, layout, stub)
         if table.metadata is None:
             inspection.check_residue(context, table.name, last)
         table.record_shown(last)

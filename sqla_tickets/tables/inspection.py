@@ -275,6 +275,23 @@ def _layout(
     )
 
 
+def table_and_last(context: StatementContext, name: str) -> tuple[ActiveTable, int]:
+    """The table, and the largest ticket that it shows.
+
+    Raises:
+        TicketTableError: as `active_table` and `last_ticket`.
+    """
+    table = active_table(context, name)
+    while True:
+        try:
+            return table, last_ticket(context, name, table.layout, table.stub)
+        except TicketTableError:
+            # a migration may have converted it between the two statements
+            before, table = table, active_table(context, name)
+            if table == before:
+                raise
+
+
 def last_ticket(context: StatementContext, name: str, layout: LayoutName, stub: str) -> int:
     """The largest ticket that the table shows.
 

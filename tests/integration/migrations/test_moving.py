@@ -18,6 +18,8 @@ from sqla_tickets import TicketError, TicketPool, TicketTableMoved
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.maintenance import operations
 from sqla_tickets.maintenance.handle import TableHandle
+from sqla_tickets.tables import inspection
+from sqla_tickets.tables.context import StatementContext
 from tests.support.draws import PATIENCE, from_one_start
 from tests.support.servers import ServerFixtures, plain_client
 
@@ -124,6 +126,40 @@ def test_ten_conversions_under_four_processes(
             for layout in layouts:
                 operations.convert(default, "photos", layout)
     assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_conversion_between_two_statements_of_an_inspection(
+    default: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default.create_table("photos", layout="replace")
+    drawn, read = default.next_ids("photos", 5), inspection.number
+
+    def converted(
+        context: StatementContext, name: str, layout: LayoutName, stub: str
+    ) -> int | None:
+        monkeypatch.undo()
+        operations.convert(default, "photos", "counter")
+        return read(context, name, layout, stub)
+
+    with TicketPool(ticket_urls) as pool:
+        monkeypatch.setattr(inspection, "number", converted)
+        drawn.append(pool.servers[0].draw("photos", 1)[0][0])
+        assert inspection.number is read
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_a_conversion_since_the_inspection_hides_no_ticket(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    default.create_table("photos", layout="replace")
+    default.next_ids("photos", 5)
+    with TicketPool(ticket_urls) as pool:
+        shown = [server.last_ticket("photos") for server in default.servers]
+        operations.convert(pool, "photos", "counter")
+        now = [server.last_ticket("photos") for server in default.servers]
+    assert all(last >= before for last, before in zip(now, shown, strict=True))
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql", "sqlite")
