@@ -190,8 +190,9 @@ def test_shards_of_the_configuration_are_listed_in_whole_lines(
     monkeypatch.setenv("SQLA_TICKETS_SHARDS", " ".join(["sqlite:///shard.db"] * 9))
     command = [sys.executable, "-m", "sqla_tickets.cli", "restore", "photos", "--dry-run"]
     with in_a_terminal(command, 80) as (_, terminal):
-        listed, plan, _ = read_until(terminal, "photos:").partition("photos:")
-    assert plan
+        shown = read_until(terminal, "photos:")
+    # a machine that is busy shows the server that it waits for, too
+    listed = shown.partition("photos:")[0].partition("waiting for")[0]
     assert max(map(len, listed.splitlines())) <= 80
     assert len(listed.splitlines()) > 2
     assert listed.count("sqlite:///shard.db") == 9, "a URL that is split cannot be copied"
