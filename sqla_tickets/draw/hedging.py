@@ -198,9 +198,12 @@ class HedgingMonitor:
     def check(self, now: float) -> None:
         """Measure, and wake the thread if a request is late that an interrupt kept from ending, or from being polled.
 
-        Draws call it, a few times a second.
+        Draws call it, a few times a second; less often where few end, and it would cost more than they do.
         """
+        are_few = self.ended < TIMING.few_draws
         self.measure(now)
+        if are_few:
+            self.measure_at = now + TIMING.slow_measure_seconds
         if not self.poller.is_awake and self._has_late(now):
             self.wake_up()
 

@@ -47,6 +47,7 @@ class Timing:
             than the wait.
         first_patience_seconds: the patience of a draw while too few have been measured.
         measure_seconds: the time between two measurements of the usual duration.
+        slow_measure_seconds: the same while fewer than `few_draws` end in that time.
         remembered_draws: how many draws' durations are remembered.
         few_draws: how many durations are too few for a measurement.
         overdue_times: a draw is overdue when it takes this many times as long as `overdue_share` of the others.
@@ -102,6 +103,7 @@ class Timing:
     spare_patience_seconds: float = 0.01
     first_patience_seconds: float = 0.1
     measure_seconds: float = 0.1
+    slow_measure_seconds: float = 0.5
     remembered_draws: int = 256
     few_draws: int = 20
     overdue_times: float = 1.5
