@@ -123,6 +123,20 @@ def test_a_process_begins_with_few_hedges(site: Site) -> None:
     assert site.monitor.patience > TIMING.first_patience_seconds
 
 
+@pytest.mark.parametrize(("draws", "least", "most"), [(40, 3, 6), (1000, 15, 21)])
+def test_few_draws_are_measured_less_often(
+    site: Site, monkeypatch: pytest.MonkeyPatch, draws: int, least: int, most: int
+) -> None:
+    """Of many processes on a busy machine, each draws little, and a measurement costs as much as some draws."""
+    measured: list[float] = []
+    measure = site.monitor.measure
+    monkeypatch.setattr(site.monitor, "measure", lambda now: (measured.append(now), measure(now)))
+    for _ in range(draws):
+        site.clock.now += 2 / draws
+        site.first.draw("photos", 1)
+    assert least <= len(measured) <= most
+
+
 def test_hedges_that_win_in_time_go_on(site: Site) -> None:
     """As long as a server is silent and the other one answers, no draw waits."""
     for _ in range(10):
