@@ -130,7 +130,12 @@ def test_few_draws_are_measured_less_often(
     """Of many processes on a busy machine, each draws little, and a measurement costs as much as some draws."""
     measured: list[float] = []
     measure = site.monitor.measure
-    monkeypatch.setattr(site.monitor, "measure", lambda now: (measured.append(now), measure(now)))
+
+    def measure_and_count(now: float) -> None:
+        measured.append(now)
+        measure(now)
+
+    monkeypatch.setattr(site.monitor, "measure", measure_and_count)
     for _ in range(draws):
         site.clock.now += 2 / draws
         site.first.draw("photos", 1)
