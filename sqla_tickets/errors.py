@@ -111,6 +111,12 @@ class Crowded(TicketServerError):
     kind = "lock_timeout"
 
 
+class Deadlocked(TicketServerError):
+    """A server ended a draw to resolve a deadlock: it is healthy, and its table is busy."""
+
+    kind = "deadlock"
+
+
 class DrawAbandoned(TicketServerError):
     """A draw stopped waiting for a server: another one has answered it, or another draw waits for this server."""
 

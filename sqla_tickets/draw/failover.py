@@ -7,10 +7,11 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from ..concurrency import pause, random_bytes, time
+from ..concurrency import pause, random, random_bytes, time
 from ..dialects import ErrorKind
 from ..errors import (
     Crowded,
+    Deadlocked,
     DrawAbandoned,
     NoTicketServer,
     StaleConnection,
@@ -107,7 +108,7 @@ class Failover:
     ) -> list[range]:
         failed = next(iter(failures), None)
         for server in servers_to_try(self._servers, name, start, began, failures):
-            if failed is not None:
+            if failed is not None and not isinstance(failures[failed], Deadlocked):
                 self._events.dispatch_event("failed_over", name, failed, failures[failed])
             was_well = server.breaker.reason is None
             try:
@@ -122,6 +123,8 @@ class Failover:
     def _log_failure(
         self, server: TicketServer, name: str, error: TicketError, *, was_well: bool
     ) -> None:
+        if isinstance(error, Deadlocked):  # a busy table has many
+            return
         # else it was logged before; a sequence that has moved is followed
         is_news = was_well and not isinstance(error, TicketTableMoved)
         table = server.table(name).breaker
@@ -155,10 +158,11 @@ def servers_to_try(
 ) -> Iterator[TicketServer]:
     """Yield the servers that a draw of ``name`` tries in turn, until one answers.
 
-    1. The healthy ones, by their load. 2. Those that failed before, but fail fast. 3. Those that this draw has
-    tried and that deserve a second try: the draw left too early, an idle connection was dead (a firewall may have cut
-    all of them), or they have answered others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose
-    tables serve a queue of others: the draw joins the queue again.
+    1. The healthy ones, by their load; before those that seem unresponsive, the ones where a deadlock has ended the
+    draw. 2. Those that failed before, but fail fast. 3. Those that this draw has tried and that deserve a second try:
+    the draw left too early, an idle connection was dead (a firewall may have cut all of them), or they have answered
+    others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose tables serve a queue of others: the
+    draw joins the queue again.
 
     Args:
         servers: the pool's servers.
@@ -173,7 +177,10 @@ def servers_to_try(
         if server.breaker.reason is not None and server.breaker.state == "half_open":
             probe(server)
     while well := plan(ring, name, failures):
+        if failures and well[0].is_unresponsive(name):
+            yield from _deadlocked(name, failures)
         yield well[0]
+    yield from _deadlocked(name, failures)
     for server in ring:
         if server.breaker.timed_out:
             probe(server, TIMING.stale_forced_probe_seconds)
@@ -191,6 +198,15 @@ def servers_to_try(
             if _is_a_queue(server, name, failures[server], began):
                 yield server
         began = now
+
+
+def _deadlocked(name: str, failures: dict[TicketServer, TicketError]) -> Iterator[TicketServer]:
+    """Yield the servers that have ended this draw to resolve a deadlock; there, it then tries many times."""
+    for server in [server for server, error in failures.items() if isinstance(error, Deadlocked)]:
+        if server.not_to_be_asked(name) is None:
+            # spreads retries, guards no secret
+            pause(random.uniform(0, TIMING.deadlock_pause_seconds))
+            yield server
 
 
 def _last_poll(servers: Sequence[TicketServer], began: float) -> float:

@@ -605,7 +605,7 @@ class TicketServer(TableAccess):
         table = self.table(name)
         if table.quarantine is not None:
             table.layout, table.generation = None, 0
-            self.draw(name, 1)
+            self.draw(name, 1, is_patient=True)
             table.release()
             # the log's last word about it was a critical one
             log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

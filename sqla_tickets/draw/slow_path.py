@@ -15,6 +15,7 @@ from ..connect.timeouts import CONNECT_TIMING
 from ..dialects import ErrorKind
 from ..errors import (
     Crowded,
+    Deadlocked,
     DrawAbandoned,
     OutOfStep,
     StaleConnection,
@@ -50,6 +51,8 @@ class CancelReason(enum.Enum):
 class Request(Protocol):
     """The part of an `InFlightRequest` that its attempts use; that class describes each attribute."""
 
+    is_hedge: bool
+    is_patient: bool
     began: float
     lock_reported: bool
     queue_number: int | None
@@ -78,7 +81,7 @@ def end_of_failed(request: Request, error: BaseException) -> list[range] | None:
     """Count a failed draw; returns the tickets of the hedge that answered instead, if any."""
     if not isinstance(error, TicketError):  # a cancelled task, an interrupt
         return None
-    if not isinstance(error, DrawAbandoned):
+    if not isinstance(error, (DrawAbandoned, Deadlocked)):
         request.table.errors += 1
     return None if isinstance(error, TicketArgumentError) else request.answer
 
@@ -201,6 +204,8 @@ def _recover_from_driver(
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
         raise _unresponsive_error(request, connection.reused) from error
+    if kind is ErrorKind.DEADLOCK and not (request.is_patient or request.is_hedge):
+        raise Deadlocked(f"{server}: a deadlock ended a draw of {table.name!r}") from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
     if not _may_try_again(request, kind, was_idle):
         if kind is ErrorKind.TIMEOUT:

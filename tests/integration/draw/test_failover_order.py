@@ -6,11 +6,15 @@ import json
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool
+from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.draw.failover import servers_to_try
+from sqla_tickets.draw.server import InFlightRequest, TicketServer
+from sqla_tickets.errors import Deadlocked
 from tests.support.draws import in_fork, residues
 
 pytestmark = pytest.mark.ticket_servers("sqlite")
@@ -70,3 +74,18 @@ def test_choice_of_the_first_server_differs_by_fork_of_c(
     firsts = json.loads(f"[{','.join(said.split())}]")
     assert len(firsts) == MANY
     assert residues(firsts) == {0, 1}
+
+
+@pytest.mark.parametrize("is_unresponsive", [False, True])
+def test_draw_that_a_deadlock_ends_waits_for_no_unresponsive_server(
+    pool: TicketPool, *, is_unresponsive: bool
+) -> None:
+    pool.create_table("photos")
+    first, second = pool.servers
+    if is_unresponsive:
+        late = InFlightRequest(second, second.table("photos"), 1)
+        late.since = time.monotonic()
+        second.unresponsive.add(late)
+    failures: dict[TicketServer, TicketError] = {first: Deadlocked("in this test")}
+    asked = next(servers_to_try(pool.servers, "photos", 0, time.monotonic(), failures))
+    assert asked is (first if is_unresponsive else second)
