@@ -112,7 +112,7 @@ class Crowded(TicketServerError):
 
 
 class Deadlocked(TicketServerError):
-    """A server ended a draw to resolve a deadlock: it is healthy, and its table is busy."""
+    """A server ended a draw to resolve a deadlock, or a conflict in a cluster: it is healthy, and its table is busy."""
 
     kind = "deadlock"
 

@@ -112,7 +112,10 @@ class Failover:
                 self._events.dispatch_event("failed_over", name, failed, failures[failed])
             was_well = server.breaker.reason is None
             try:
-                return server.draw(name, n, is_patient=server in failures)
+                before = failures.get(server)
+                is_repeated = isinstance(before, Deadlocked)
+                is_patient = before is not None and not is_repeated
+                return server.draw(name, n, is_patient=is_patient, is_repeated=is_repeated)
             except TicketArgumentError:
                 raise
             except TicketError as error:
@@ -158,11 +161,11 @@ def servers_to_try(
 ) -> Iterator[TicketServer]:
     """Yield the servers that a draw of ``name`` tries in turn, until one answers.
 
-    1. The healthy ones, by their load; before those that seem unresponsive, the ones where a deadlock has ended the
-    draw. 2. Those that failed before, but fail fast. 3. Those that this draw has tried and that deserve a second try:
-    the draw left too early, an idle connection was dead (a firewall may have cut all of them), or they have answered
-    others since. 4. The unresponsive ones, once they answer a probe. 5. Those whose tables serve a queue of others: the
-    draw joins the queue again.
+    1. The healthy ones, by their load; once more, those where a deadlock has ended the draw. 2. Those that failed
+    before, but fail fast. 3. Those that this draw has tried and that deserve a second try: the draw left too early, an
+    idle connection was dead (a firewall may have cut all of them), or they have answered others since. 4. The
+    unresponsive ones, once they answer a probe. 5. Those whose tables serve a queue of others: the draw joins the
+    queue again.
 
     Args:
         servers: the pool's servers.
@@ -176,11 +179,11 @@ def servers_to_try(
     for server in ring:
         if server.breaker.reason is not None and server.breaker.state == "half_open":
             probe(server)
-    while well := plan(ring, name, failures):
-        if failures and well[0].is_unresponsive(name):
-            yield from _deadlocked(name, failures)
+    while well := plan(ring, name, failures) if not failures else _healthy(ring, name, failures):
+        if well[0] in failures:
+            # spreads retries, guards no secret
+            pause(random.uniform(0, TIMING.deadlock_pause_seconds))
         yield well[0]
-    yield from _deadlocked(name, failures)
     for server in ring:
         if server.breaker.timed_out:
             probe(server, TIMING.stale_forced_probe_seconds)
@@ -200,13 +203,13 @@ def servers_to_try(
         began = now
 
 
-def _deadlocked(name: str, failures: dict[TicketServer, TicketError]) -> Iterator[TicketServer]:
-    """Yield the servers that have ended this draw to resolve a deadlock; there, it then tries many times."""
-    for server in [server for server, error in failures.items() if isinstance(error, Deadlocked)]:
-        if server.not_to_be_asked(name) is None:
-            # spreads retries, guards no secret
-            pause(random.uniform(0, TIMING.deadlock_pause_seconds))
-            yield server
+def _healthy(
+    ring: Sequence[TicketServer], name: str, failures: dict[TicketServer, TicketError]
+) -> list[TicketServer]:
+    """The healthy servers; those where a deadlock has ended the draw come before those that seem unresponsive."""
+    tried = [server for server, error in failures.items() if not isinstance(error, Deadlocked)]
+    well = plan(ring, name, tried)
+    return sorted(well, key=lambda server: (server.is_unresponsive(name), server in failures))
 
 
 def _last_poll(servers: Sequence[TicketServer], began: float) -> float:

@@ -19,7 +19,7 @@ from ..concurrency import background_call, current_loop, running_loop, threading
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
-from ..errors import OutOfStep, TicketError
+from ..errors import Deadlocked, OutOfStep, TicketError
 from ..events import Draw
 from .access import OnQuarantine, Peers, ServerSpec
 from .buffer import drop_everything
@@ -98,6 +98,7 @@ class InFlightRequest:
         connection: the connection that it opens, or waits on.
         is_hedge: whether it repeats an overdue draw on another server.
         is_patient: whether it waits for this server, as the others were tried before.
+        stays: whether it tries this server again after a deadlock; else it ends with `Deadlocked`.
         began: when it began, by ``time.monotonic()``, plus the time that it waited for peers, which does not count.
         since: when its present wait began, for a connection or for an answer.
         patience: the minimum of seconds before the answer is overdue.
@@ -117,7 +118,7 @@ class InFlightRequest:
     """
 
     # class attributes cost a draw nothing until they are set
-    is_hedge = is_patient = is_polled = is_scheduled = hedged = probe_sent = False
+    is_hedge = is_patient = is_polled = is_scheduled = hedged = probe_sent = stays = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
     end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
@@ -320,6 +321,7 @@ class TicketServer(TableAccess):
         n: int,
         *,
         is_patient: bool = False,
+        is_repeated: bool = False,
         hedge_of: InFlightRequest | None = None,
     ) -> list[range]:
         """Draw up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
@@ -328,12 +330,14 @@ class TicketServer(TableAccess):
             name: the sequence's name.
             n: how many are wanted.
             is_patient: whether the other servers were tried before.
+            is_repeated: whether it is to try again here after a deadlock, as one has ended it before.
             hedge_of: the draw on another server that this one repeats.
 
         Raises:
-            TicketError: why this server gave none. Its breaker, or the table's, has recorded the failure.
+            TicketError: why this server gave none. Its breaker, or the table's, has recorded the failure, unless it was
+                a deadlock.
         """
-        if not is_patient and hedge_of is None:
+        if not is_patient and not is_repeated and hedge_of is None:
             blocks = self.draw_at_once(name, n)
             if blocks is not None:
                 return blocks
@@ -341,6 +345,7 @@ class TicketServer(TableAccess):
         table = self.tables.get(name) or self.table(name)
         request = InFlightRequest(self, table, n, loop)
         request.is_patient, request.is_hedge = is_patient, hedge_of is not None
+        request.stays = is_patient or is_repeated or request.is_hedge
         if self._events is not None and self._events.is_told_of_draws():
             request.context = (hedge_of and hedge_of.context) or copy_context()
         return self._draw_with_care(request)
@@ -495,7 +500,8 @@ class TicketServer(TableAccess):
             BaseException
         ) as error:  # in no other variable, as its traceback keeps every frame alive
             answer = end_of_failed(request, error)
-            if request.context is not None:
+            # after a deadlock, the draw goes on with another request
+            if request.context is not None and not isinstance(error, Deadlocked):
                 self._dispatch_drawn(request, began, [], error)
             if answer is None:
                 raise
@@ -605,7 +611,7 @@ class TicketServer(TableAccess):
         table = self.table(name)
         if table.quarantine is not None:
             table.layout, table.generation = None, 0
-            self.draw(name, 1, is_patient=True)
+            self.draw(name, 1, is_repeated=True)
             table.release()
             # the log's last word about it was a critical one
             log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

@@ -51,8 +51,7 @@ class CancelReason(enum.Enum):
 class Request(Protocol):
     """The part of an `InFlightRequest` that its attempts use; that class describes each attribute."""
 
-    is_hedge: bool
-    is_patient: bool
+    stays: bool
     began: float
     lock_reported: bool
     queue_number: int | None
@@ -204,7 +203,7 @@ def _recover_from_driver(
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
         raise _unresponsive_error(request, connection.reused) from error
-    if kind is ErrorKind.DEADLOCK and not (request.is_patient or request.is_hedge):
+    if kind is ErrorKind.DEADLOCK and not request.stays:
         raise Deadlocked(f"{server}: a deadlock ended a draw of {table.name!r}") from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
     if not _may_try_again(request, kind, was_idle):

@@ -16,11 +16,12 @@ class Timing:
 
     Attributes:
         idle_seconds: after how long without a draw a table's peers are asked again, as they may know more by then.
-        max_attempts: how often a draw, or work on a table, is sent to one server if it fails with deadlocks and lock
-            waits only.
+        max_attempts: how often a draw that stays with its server, or work on a table, is sent to it if it fails with
+            deadlocks and lock waits only.
         read_attempts: the same for reading a table while a user waits.
         retry_pause_seconds: how long work on a table pauses at most before it is sent again.
-        deadlock_pause_seconds: how long a draw pauses at most after its first deadlock; each further one doubles it.
+        deadlock_pause_seconds: how long a draw pauses at most before it asks a server again that has ended it with a
+            deadlock; each further one doubles it.
         deadlock_doublings: how often it is doubled at most.
         max_inspections: how often one draw inspects a table again because its columns have just changed.
         remembered_blocks: how many blocks of a table are remembered, for comparison with late ones.

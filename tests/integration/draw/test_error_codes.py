@@ -102,13 +102,16 @@ def test_lock_wait_is_tried_again_there(refusing: Refusing, code: int, n: int) -
 
 
 @pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("listens", [False, True])
 @LAYOUTS
 def test_draw_that_a_deadlock_ends_goes_to_the_other_server(
-    refusing: Refusing, n: int, caplog: pytest.LogCaptureFixture
+    refusing: Refusing, n: int, caplog: pytest.LogCaptureFixture, *, listens: bool
 ) -> None:
     """Nothing has failed: a busy table of Flickr's layout has many deadlocks."""
     pool, told = refusing.pool, list[object]()
     event.listen(pool, "failed_over", lambda *arguments: told.append(arguments))
+    if listens:
+        event.listen(pool, "drawn", lambda draw: draw.error is not None and told.append(draw))
     with caplog.at_level(logging.INFO), refusing.with_error(1213):
         ids = [one for _ in range(4) for one in pool.next_ids("photos", n)]
     assert residues(ids) == {0}
