@@ -20,6 +20,7 @@ from sqla_tickets import (
 )
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import circuit_breaker
+from sqla_tickets.events import Draw
 from tests.support.draws import OpenPool, assert_unique, draw_from, mysql_like, residues
 from tests.support.servers import ServerFixtures
 from tests.support.set_back import assert_quarantined
@@ -109,9 +110,14 @@ def test_draw_that_a_deadlock_ends_goes_to_the_other_server(
 ) -> None:
     """Nothing has failed: a busy table of Flickr's layout has many deadlocks."""
     pool, told = refusing.pool, list[object]()
+
+    def hear(draw: Draw) -> None:
+        if draw.error is not None:
+            told.append(draw)
+
     event.listen(pool, "failed_over", lambda *arguments: told.append(arguments))
     if listens:
-        event.listen(pool, "drawn", lambda draw: draw.error is not None and told.append(draw))
+        event.listen(pool, "drawn", hear)
     with caplog.at_level(logging.INFO), refusing.with_error(1213):
         ids = [one for _ in range(4) for one in pool.next_ids("photos", n)]
     assert residues(ids) == {0}
