@@ -112,10 +112,9 @@ class Failover:
                 self._events.dispatch_event("failed_over", name, failed, failures[failed])
             was_well = server.breaker.reason is None
             try:
-                before = failures.get(server)
-                is_repeated = isinstance(before, Deadlocked)
-                is_patient = before is not None and not is_repeated
-                return server.draw(name, n, is_patient=is_patient, is_repeated=is_repeated)
+                stays = isinstance(failures.get(server), Deadlocked)
+                is_patient = server in failures and not stays
+                return server.draw(name, n, is_patient=is_patient, stays=stays)
             except TicketArgumentError:
                 raise
             except TicketError as error:
@@ -179,7 +178,7 @@ def servers_to_try(
     for server in ring:
         if server.breaker.reason is not None and server.breaker.state == "half_open":
             probe(server)
-    while well := plan(ring, name, failures) if not failures else _healthy(ring, name, failures):
+    while well := _healthy(ring, name, failures) if failures else plan(ring, name):
         if well[0] in failures:
             # spreads retries, guards no secret
             pause(random.uniform(0, TIMING.deadlock_pause_seconds))

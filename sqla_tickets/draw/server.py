@@ -321,7 +321,7 @@ class TicketServer(TableAccess):
         n: int,
         *,
         is_patient: bool = False,
-        is_repeated: bool = False,
+        stays: bool = False,
         hedge_of: InFlightRequest | None = None,
     ) -> list[range]:
         """Draw up to ``n`` new tickets of the sequence ``name``, at least one, as ascending blocks.
@@ -330,14 +330,14 @@ class TicketServer(TableAccess):
             name: the sequence's name.
             n: how many are wanted.
             is_patient: whether the other servers were tried before.
-            is_repeated: whether it is to try again here after a deadlock, as one has ended it before.
+            stays: whether it tries again here after a deadlock, as a patient draw and a hedge do.
             hedge_of: the draw on another server that this one repeats.
 
         Raises:
             TicketError: why this server gave none. Its breaker, or the table's, has recorded the failure, unless it was
                 a deadlock.
         """
-        if not is_patient and not is_repeated and hedge_of is None:
+        if not is_patient and not stays and hedge_of is None:
             blocks = self.draw_at_once(name, n)
             if blocks is not None:
                 return blocks
@@ -345,7 +345,7 @@ class TicketServer(TableAccess):
         table = self.tables.get(name) or self.table(name)
         request = InFlightRequest(self, table, n, loop)
         request.is_patient, request.is_hedge = is_patient, hedge_of is not None
-        request.stays = is_patient or is_repeated or request.is_hedge
+        request.stays = stays or is_patient or request.is_hedge
         if self._events is not None and self._events.is_told_of_draws():
             request.context = (hedge_of and hedge_of.context) or copy_context()
         return self._draw_with_care(request)
@@ -611,7 +611,7 @@ class TicketServer(TableAccess):
         table = self.table(name)
         if table.quarantine is not None:
             table.layout, table.generation = None, 0
-            self.draw(name, 1, is_repeated=True)
+            self.draw(name, 1, stays=True)
             table.release()
             # the log's last word about it was a critical one
             log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

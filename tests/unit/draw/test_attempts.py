@@ -99,7 +99,7 @@ def test_deadlocks_do_not_outlast_the_time_of_a_draw(
     deadlocks: Any = Deadlocks()
     pool.servers[0].table("photos").layout = deadlocks
     with pytest.raises(Crowded):  # as others are served: where no server is left, it queues again
-        pool.servers[0].draw("photos", 1, is_repeated=True)
+        pool.servers[0].draw("photos", 1, stays=True)
     assert 1 < deadlocks.draws <= 4
 
 
