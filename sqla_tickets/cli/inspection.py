@@ -190,9 +190,9 @@ def _inspect_server(server: TicketServer) -> ServerInspection:
         inspection.version = tuple(
             part for part in dialect.server_version_info or () if isinstance(part, int)
         )
-        facts = context.dialect.facts(context.cursor, inspection.database)
+        inspection.grants = context.dialect.user_grants(context.cursor, inspection.database)
+        facts = context.dialect.facts(context.cursor)
         inspection.variables, inspection.status = facts.variables, facts.status
-        inspection.grants = facts.grants
         inspection.is_replica, inspection.replicas = facts.is_replica, facts.replicas
         for name, (engine, counter) in facts.engines.items():
             inspection.tables[name] = TableInspection(None, engine, counter)

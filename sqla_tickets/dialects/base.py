@@ -33,7 +33,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from ..arguments import name_of_sequence
 from ..errors import TicketArgumentError
-from .facts import Role, ServerFacts
+from .facts import Grant, Role, ServerFacts
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -350,11 +350,15 @@ class TicketDialect(ABC):
         """Select the variables that are OFF or 0 while the server takes writes; None if it always does."""
         return None
 
-    def facts(self, cursor: DBAPICursor, database: str | None) -> ServerFacts:
-        """The server's report on itself and its user, for the doctor."""
+    def facts(self, cursor: DBAPICursor) -> ServerFacts:
+        """The server's report on itself, for the doctor."""
         return ServerFacts()
 
     # -- users
+
+    def user_grants(self, cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...] | None:
+        """The connected user's grants; None if they are unknown, or come from roles."""
+        return None
 
     @classmethod
     def table_privileges(cls, role: Role) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`ServerFacts`: what a server reports about itself and its user, for the doctor."""
+"""`ServerFacts` and `Grant`: what a server reports about itself and its user."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class ServerFacts:
     Attributes:
         variables: all global variables.
         status: its counters; ``Ssl_cipher`` is that of the session.
-        grants: the user's grants; None if they are unknown, or come from roles.
         is_replica: whether it applies another server's writes; None if the user may not ask.
         replicas: the number of its replicas; None if the user may not ask.
         engines: the storage engine of each table, and the next number of its AUTO_INCREMENT, where it has one.
@@ -47,7 +46,6 @@ class ServerFacts:
 
     variables: dict[str, str] = field(default_factory=dict[str, str])
     status: dict[str, str] = field(default_factory=dict[str, str])
-    grants: tuple[Grant, ...] | None = None
     is_replica: bool | None = None
     replicas: int | None = None
     engines: dict[str, tuple[str, int | None]] = field(

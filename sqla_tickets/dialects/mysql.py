@@ -256,12 +256,11 @@ class MySQL(TicketDialect):
         names = ", ".join(map(repr, self.read_only_variables))
         return self.statement(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
 
-    def facts(self, cursor: DBAPICursor, database: str | None) -> ServerFacts:
+    def facts(self, cursor: DBAPICursor) -> ServerFacts:
         facts = ServerFacts()
         facts.variables = _pairs(cursor, "SHOW GLOBAL VARIABLES")
         facts.status = _pairs(cursor, "SHOW GLOBAL STATUS")
         facts.status |= _pairs(cursor, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
-        facts.grants = _grants(rows_of(cursor, "SHOW GRANTS"))
         facts.is_replica, facts.replicas = _replication(cursor)
         if "information_schema_stats_expiry" in facts.variables:
             cursor.execute("SET SESSION information_schema_stats_expiry = 0", ())
@@ -275,6 +274,9 @@ class MySQL(TicketDialect):
         return facts
 
     # -- users
+
+    def user_grants(self, cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...] | None:
+        return _grants(rows_of(cursor, "SHOW GRANTS"))
 
     @classmethod
     def table_privileges(cls, role: Role) -> tuple[str, ...]:

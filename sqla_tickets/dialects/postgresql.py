@@ -120,7 +120,7 @@ class PostgreSQL(TicketDialect):
         name = "'transaction_read_only'"
         return self.statement(f"SELECT {name}, current_setting({name})")
 
-    def facts(self, cursor: DBAPICursor, database: str | None) -> ServerFacts:
+    def facts(self, cursor: DBAPICursor) -> ServerFacts:
         facts = ServerFacts()
         rows = rows_of(cursor, "SELECT name, setting FROM pg_settings")
         facts.variables = {str(name): str(value) for name, value in rows}
@@ -129,7 +129,6 @@ class PostgreSQL(TicketDialect):
         )
         facts.is_replica = bool(recovering)
         facts.variables["started"] = str(started)
-        facts.grants = _grants(cursor, database)
         ((used,),) = rows_of(
             cursor, "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'c%'"
         )
@@ -141,6 +140,31 @@ class PostgreSQL(TicketDialect):
         return facts
 
     # -- users: it has no REPLACE, its counters are locked by their UPDATE, and the user that creates a table owns it
+
+    def user_grants(self, cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...]:
+        """The privileges of the user, by any role, on each table that is visible without its schema."""
+        ((is_superuser, reads_all),) = rows_of(
+            cursor,
+            "SELECT rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles"
+            " WHERE rolname = current_user",
+        )
+        everywhere: set[str] = set()
+        if is_superuser or reads_all:
+            everywhere.add("SUPERUSER" if is_superuser else "pg_read_all_stats")
+        rows = rows_of(
+            cursor,
+            "SELECT c.relname, pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),"
+            " has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'UPDATE'),"
+            " has_table_privilege(c.oid, 'DELETE'), has_table_privilege(c.oid, 'TRUNCATE')"
+            " FROM pg_class AS c WHERE c.relkind = 'r' AND pg_table_is_visible(c.oid)"
+            " AND c.relnamespace <> 'pg_catalog'::regnamespace",
+        )
+        privileges = ("OWNER", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+        found = [Grant(frozenset(everywhere), "*.*")]
+        for name, *has in rows:
+            held = frozenset(itertools.compress(privileges, has))
+            found.append(Grant(held, f"`{database}`.`{name}`"))
+        return tuple(found)
 
     @classmethod
     def server_privileges(cls, role: Role) -> tuple[str, ...]:
@@ -221,29 +245,3 @@ class PostgreSQL(TicketDialect):
 
     def lock_table(self, name: str, reads: str | None = None) -> Statement:
         return self.statement(f"LOCK TABLE {self.table(name)} IN ACCESS EXCLUSIVE MODE")
-
-
-def _grants(cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...]:
-    """The privileges of the user, by any role, on each table that is visible without its schema."""
-    ((is_superuser, reads_all),) = rows_of(
-        cursor,
-        "SELECT rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles"
-        " WHERE rolname = current_user",
-    )
-    everywhere: set[str] = set()
-    if is_superuser or reads_all:
-        everywhere.add("SUPERUSER" if is_superuser else "pg_read_all_stats")
-    rows = rows_of(
-        cursor,
-        "SELECT c.relname, pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),"
-        " has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'UPDATE'),"
-        " has_table_privilege(c.oid, 'DELETE'), has_table_privilege(c.oid, 'TRUNCATE')"
-        " FROM pg_class AS c WHERE c.relkind = 'r' AND pg_table_is_visible(c.oid)"
-        " AND c.relnamespace <> 'pg_catalog'::regnamespace",
-    )
-    privileges = ("OWNER", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
-    found = [Grant(frozenset(everywhere), "*.*")]
-    for name, *has in rows:
-        held = frozenset(itertools.compress(privileges, has))
-        found.append(Grant(held, f"`{database}`.`{name}`"))
-    return tuple(found)

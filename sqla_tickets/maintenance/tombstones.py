@@ -175,7 +175,7 @@ def lacking_privileges(
     context: StatementContext, name: str, database: str | None, role: Role
 ) -> list[str]:
     """The privileges of a role that this user lacks on a table; empty if they are unknown, or come by roles."""
-    grants = context.dialect.facts(context.cursor, database).grants
+    grants = context.dialect.user_grants(context.cursor, database)
     if grants is None:
         return []
     has = {p for g in grants if g.covers(database, name) for p in g.privileges}

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from sqla_tickets import TicketPool
 from sqla_tickets.dialects import LayoutName, dialect_of
+from sqla_tickets.maintenance.tombstones import lacking_privileges
 from tests.simulation.models.direct import DirectNetwork, ThreadRuntime
 from tests.simulation.models.drivers import model_engine
 from tests.simulation.models.expressions import SyntaxNotModelled
@@ -96,12 +97,18 @@ def test_unknown_statement_is_no_error_of_a_server(pair: Pair) -> None:
         connection.exec_driver_sql("HANDLER photos OPEN")
 
 
+def test_user_of_a_model_has_privileges_on_its_tables(pair: Pair, pool: TicketPool) -> None:
+    pool.create_table("photos")
+    for server in pool.servers:
+        assert server.do("photos", lacking_privileges, "photos", "tickets", "draw") == []
+
+
 def test_doctor_can_question_a_model_of_mysql(pair: Pair, pool: TicketPool) -> None:
     if pair.kind == "postgresql":
         return  # its catalog is not modelled
     pool.create_table("photos", layout="replace")
     engine = pair.engines()[0]
     with engine.connect() as connection:
-        facts = dialect_of(engine.dialect).facts(connection.connection.cursor(), "tickets")
+        facts = dialect_of(engine.dialect).facts(connection.connection.cursor())
     assert facts.engines["photos"] == ("InnoDB", 2)
     assert facts.variables["innodb_flush_log_at_trx_commit"] == "1"

@@ -303,6 +303,16 @@ def _comments(found: re.Match[str]) -> Command:
     return command
 
 
+def _privileges(found: re.Match[str]) -> Command:
+    """Every privilege on each table, as its owner has them."""
+
+    def command(session: PostgreSQLSession, p: Parameters) -> Result:
+        rows = tuple((table.key[1], *(6 * (True,))) for table in session.visible_tables())
+        return Result(rows, ("relname",), len(rows))
+
+    return command
+
+
 _TABLE: Final = r'(?:public\.)?(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>\w+))'
 _Patterns = list[tuple[re.Pattern[str], Callable[[re.Match[str]], Command]]]
 
@@ -350,6 +360,8 @@ _PATTERNS: Final = _compiled(
     (r"ALTER TABLE " + _TABLE + r" RENAME TO (?P<new>\w+)", _rename),
     (r"ALTER TABLE " + _TABLE + r" ALTER COLUMN (?P<column>\w+) TYPE (?P<type>\w+)", _retype),
     (r"COMMENT ON TABLE " + _TABLE + r" IS (?P<text>'(?:[^']|'')*')", _comment),
+    (r"SELECT rolsuper, pg_has_role\(.+", _row(lambda s: False, lambda s: False)),
+    (r"SELECT c\.relname, pg_has_role\(c\.relowner, .+", _privileges),
     (r"SELECT a\.attname, EXISTS .+", _describe),
     (r"SELECT c\.relname, LEFT\(pg_catalog\.obj_description.+", _comments),
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Literal
 
-from tests.simulation.models.expressions import Value, Values
+from tests.simulation.models.expressions import SyntaxNotModelled, Value, Values
 from tests.simulation.models.protocol import Answer, Login, Query
 from tests.simulation.models.sessions import Interrupt, ModelSession
 from tests.simulation.models.storage import FLUSHED_EACH_SECONDS, LockWait, Table, TableKey
@@ -134,9 +134,12 @@ class PostgreSQLSession(ModelSession):
 
         Raises:
             ServerError: it is not there, or cannot be had.
+            SyntaxNotModelled: it is a system catalog.
         """
         while True:
             table = self.find(name)
+            if table is None and name.startswith("pg_"):
+                raise SyntaxNotModelled(f"the catalog {name}")
             if table is None:
                 raise ServerError("42P01", f'relation "{name}" does not exist')
             lock = self.server.lock_of(table)
