@@ -108,7 +108,7 @@ class InFlightRequest:
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
         is_scheduled: whether its event loop is about to run an action of the monitor.
-        hedged: whether it was sent to another server, too.
+        hedged: whether it was sent to another server, too, or must not be.
         probe_sent: whether the server was probed for this request.
         lock_reported: whether the server has reported that another session holds the table.
         queue_number: the table's next number when its last lock wait failed.
@@ -341,14 +341,20 @@ class TicketServer(TableAccess):
             blocks = self.draw_at_once(name, n)
             if blocks is not None:
                 return blocks
-        loop = None if running_loop() is None else current_loop()
-        table = self.tables.get(name) or self.table(name)
-        request = InFlightRequest(self, table, n, loop)
-        request.is_patient, request.is_hedge = is_patient, hedge_of is not None
+        request = self._request(name, n, hedge_of)
+        request.is_patient = is_patient
         request.stays = stays or is_patient or request.is_hedge
+        return self._draw_with_care(request)
+
+    def _request(
+        self, name: str, n: int, hedge_of: InFlightRequest | None = None
+    ) -> InFlightRequest:
+        loop = None if running_loop() is None else current_loop()
+        request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
+        request.is_hedge = hedge_of is not None
         if self._events is not None and self._events.is_told_of_draws():
             request.context = (hedge_of and hedge_of.context) or copy_context()
-        return self._draw_with_care(request)
+        return request
 
     def draw_at_once(self, name: str, n: int) -> list[range] | None:
         """Draw over an idle connection, from a table that is known: the path of nearly every draw.
@@ -611,7 +617,10 @@ class TicketServer(TableAccess):
         table = self.table(name)
         if table.quarantine is not None:
             table.layout, table.generation = None, 0
-            self.draw(name, 1, stays=True)
+            request = self._request(name, 1)
+            # only this table's ticket shows that it is healthy
+            request.is_patient = request.stays = request.hedged = True
+            self._draw_with_care(request)
             table.release()
             # the log's last word about it was a critical one
             log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

@@ -18,7 +18,7 @@ from sqlalchemy import URL, create_engine, event
 from sqlalchemy.util import greenlet_spawn
 from typing_extensions import Self
 
-from sqla_tickets import NoTicketServer, TicketError, TicketPool
+from sqla_tickets import NoTicketServer, TicketError, TicketIntegrityError, TicketPool
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.draw import slow_path
 from sqla_tickets.draw.hedging import HedgingMonitor
@@ -432,6 +432,26 @@ def test_a_connection_that_came_too_late_is_closed_with_the_pool(
     pool.dispose()
     first.thaw()
     wait_for(lambda: not connections_to(first, urls[0]), "the connection to be closed")
+
+
+def test_only_a_table_itself_ends_its_quarantine(servers: ServerFixtures) -> None:
+    """The answer of another server would release a table that still issues old numbers."""
+    first, _, urls = fresh_pair(servers, "mariadb")
+    with TicketPool(urls, timeout=FOR_EVER) as pool, ThreadPoolExecutor() as executor:
+        pool.create_table("photos", layout="counter")
+        assert residues(pool.next_id("photos") for _ in range(2)) == {0, 1}
+        server = pool.servers[0]
+        run(urls[0], "UPDATE photos SET id = 1")
+        with pytest.raises(TicketIntegrityError):
+            server.draw("photos", 1)
+        forget_slowness(pool)
+        first.freeze()
+        ending = executor.submit(pool.unquarantine, "photos", server)
+        wait_for(lambda: server.unresponsive or ending.done(), "the server to seem unresponsive")
+        time.sleep(5 * TIMING.first_patience_seconds)  # a hedge is answered sooner
+        first.thaw()
+        assert isinstance(ending.exception(), TicketIntegrityError)
+        assert server.table("photos").state == "quarantined"
 
 
 # -- event loops
