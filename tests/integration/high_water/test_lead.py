@@ -136,6 +136,12 @@ def wait_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         set_timing(monkeypatch, module, lead_wait_seconds=seconds)
 
 
+def shorten_lead(monkeypatch: pytest.MonkeyPatch, tickets: int) -> None:
+    """Have draws stay so near a peer's mark."""
+    set_timing(monkeypatch, service, lead_tickets=tickets)
+    set_timing(monkeypatch, peer_module, unread_tickets=tickets // 5)
+
+
 @contextmanager
 def waiting(
     pool: TicketPool,
@@ -183,10 +189,12 @@ def test_many_small_draws_stay_near_the_mark(
     ticket_urls: list[URL],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    set_timing(monkeypatch, service, lead_tickets=10, interval_seconds=math.inf)
+    shorten_lead(monkeypatch, 10)
+    set_timing(monkeypatch, service, interval_seconds=math.inf)
     for _ in range(40):
         last = draw_far(pool, 1)
         assert last <= mark_on(ticket_urls[1]) + 20
+    assert not pool._marks._peers[1].is_left_behind
 
 
 def test_peer_that_is_unread_is_read_and_written(
@@ -421,7 +429,7 @@ def test_tasks_that_wait_leave_the_loop_alone(
             await asyncio.sleep(0.001)
 
     async def work() -> None:
-        set_timing(monkeypatch, service, lead_tickets=100)
+        shorten_lead(monkeypatch, 100)
         async with drawn_in_a_loop(tmp_path) as pool:
             hold(monkeypatch, pool.servers[1], until_ticked)
             ticker = asyncio.create_task(tick())
