@@ -16,4 +16,4 @@ def test_the_code_that_a_defect_changes_is_there(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["failover-gives-up", "fence-zero", "mark-lowered"])
 def test_a_planted_defect_is_found_within_few_seeds(name: str) -> None:
-    assert find(name, range(1, 21), Options(seconds=12.0, processes=5))
+    assert find(name, range(1, 21), Options(seconds=4.0, processes=8, servers=3))
