@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import shutil
@@ -103,16 +104,23 @@ StartClient = Callable[..., Client]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def programs() -> dict[str, list[str]]:
     """The command of each language that was asked for."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all workers of a run have what one of them has built."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder if os.environ.get("PYTEST_XDIST_WORKER") is None else folder.parent
 
 
 @pytest.fixture
 def start_client(
     programs: dict[str, list[str]],
     pytestconfig: pytest.Config,
-    tmp_path_factory: pytest.TempPathFactory,
+    builds: Path,
     tmp_path: Path,
 ) -> Iterator[StartClient]:
     """Start clients, which end with the test. A language that this machine lacks is as a missing server is."""
@@ -121,7 +129,7 @@ def start_client(
     def start(language: str, urls: Sequence[URL], **environment: str) -> Client:
         if language not in programs:
             try:
-                programs[language] = command_of(language, tmp_path_factory.mktemp(language))
+                programs[language] = command_of(language, builds / language)
             except ServerMissing as missing:
                 if pytestconfig.getoption("--require-all-servers"):
                     pytest.fail(str(missing), pytrace=False)
@@ -146,12 +154,11 @@ def command_of(language: str, folder: Path) -> list[str]:
     if language == "node":
         node = find_program(["node"], "install Node.js (Debian: apt-get install npm)")
         npm = find_program(["npm"], "install npm (Debian: apt-get install npm)")
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-        build([str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock"], folder)
+        build([str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock"], source, folder)
         return [str(node), str(folder / "tickets.js")]
     if language == "go":
         go = find_program(["go"], "install Go (Debian: apt-get install golang-go)")
-        build([str(go), "build", "-o", str(folder / "tickets"), str(source / "tickets.go")], folder)
+        build([str(go), "build", "-o", "tickets", "tickets.go"], source, folder)
         return [str(folder / "tickets")]
     if language == "php":
         php = find_program(["php"], "install PHP (Debian: apt-get install php-cli php-mysql)")
@@ -161,13 +168,19 @@ def command_of(language: str, folder: Path) -> list[str]:
     return [str(bash), str(source / "tickets.sh")]
 
 
-def build(command: list[str], folder: Path) -> None:
-    # Debian's packages of Go are in a GOPATH.
-    environment = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode"}
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def build(command: list[str], source: Path, folder: Path) -> None:
+    """Run a command in a copy of the source, unless another worker has."""
+    with folder.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        copy = folder.with_suffix(".new")
+        shutil.copytree(source, copy, dirs_exist_ok=True)
+        # Debian's packages of Go are in a GOPATH
+        environment = os.environ | {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode"}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        copy.rename(folder)
 
 
 def address(url: URL, language: str, folder: Path) -> str:
