@@ -80,8 +80,10 @@ def refuse_database_of(source: IdSource, engine: Engine) -> None:
     Raises:
         TicketArgumentError: it issues ids.
     """
-    sources = _separate.setdefault(engine, WeakSet())
-    if source in sources:
+    sources = _separate.get(engine)
+    if sources is None:
+        sources = _separate.setdefault(engine, WeakSet())
+    elif source in sources:
         return
     for server in source.servers:
         if server.is_database_of(engine):
