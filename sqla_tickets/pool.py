@@ -455,7 +455,7 @@ class TicketPool(event.EventTarget):
         """End the quarantine of tables that broke a promise and were repaired.
 
         It draws and discards one ticket of each, and compares it with the peers' marks and the tickets that this
-        process has seen. Call it in every process, or restart them.
+        process has seen. It waits for each server as long as a draw does. Call it in every process, or restart them.
 
         Args:
             name: the sequence's name.

@@ -211,8 +211,8 @@ def _recover_from_driver(
             raise _timed_out(request, error, connection.reused) from error
         failure = server.failed(table.name, kind, error)
         raise (Crowded(str(failure)) if request.others_are_served else failure) from error
-    if kind is ErrorKind.LOCK_TIMEOUT and table.layout is not None:
-        table.layout.lock_timed_out(n)
+    if kind is ErrorKind.LOCK_TIMEOUT and (found := table.layout) is not None:
+        found.lock_timed_out(n)
     request.error_kinds += (kind,)
 
 

@@ -55,9 +55,10 @@ class TableAccess(ServerAccess):
 
         def work(connection: Connection) -> int:
             table, last = self.table(name), None
-            if table.layout is not None:
+            layout = table.layout
+            if layout is not None:
                 context = self.context.over(connection.cursor)
-                last = inspection.number(context, name, table.layout.name, table.layout.stub)
+                last = inspection.number(context, name, layout.name, layout.stub)
             if last is None:  # it is new here, or was converted
                 self.find(connection, table)
                 last = table.last_shown
@@ -258,13 +259,13 @@ class TableAccess(ServerAccess):
         """Raise the fence of a set-back table in every process; returns the number to raise the table above.
 
         Killed processes may have drawn tickets above the marks. So the fence is above the marks and those tickets,
-        and no draw can climb to it.
+        and no draw can climb to it. Near the end of the table's numbers, it is the last ticket.
         """
         peers = self._peers()
         if peers is not None and not peers.is_of_earlier_generation(self, table):
             above = last + peers.margin + 1
-            if not self.is_raised_fence(last) and above < table.largest:
-                table.observe_mark(above)
+            has_room = not self.is_raised_fence(last) and above < table.largest
+            table.observe_mark(above if has_room else last)
         return table.high_water
 
     def _warn_if_forgetful(self, connection: Connection) -> None:

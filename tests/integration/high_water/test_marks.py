@@ -27,6 +27,7 @@ from sqla_tickets.concurrency import pause
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import server as server_module
+from sqla_tickets.draw.table_state import TicketTable
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
@@ -917,6 +918,47 @@ def test_a_table_that_was_repaired_is_drawn_from_again(
     assert min(later) > 10**7
     assert_unique(ids + later)
     assert {record.breaker for record in pool.status()} == {"closed"}
+
+
+def test_later_quarantine_is_not_ended(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw that waited since before the first one is refused while the table is verified."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    server, later = pool.servers[0], TicketIntegrityError("of a draw that waited")
+    table, accept = server.table("photos"), TicketTable.accept
+
+    def accept_and_quarantine(self: TicketTable, blocks: list[range], before: int) -> None:
+        accept(self, blocks, before)
+        server.quarantine(table, later)
+
+    server.quarantine(table, TicketIntegrityError("the first one"))
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketTable, "accept", accept_and_quarantine)
+        with pytest.raises(TicketIntegrityError, match="waited"):
+            pool.unquarantine("photos", server)
+    assert table.quarantine is later
+    pool.unquarantine("photos", server)
+    assert table.quarantine is None
+
+
+def test_table_set_back_near_its_end_stays_quarantined(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """No fence fits between its last ticket, which another process drew, and the end."""
+    pool, other = open_pool(ticket_urls), open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    run(ticket_urls[0], f"UPDATE photos SET id = {2**63 - 9_001}")
+    ids = [pool.servers[0].draw("photos", 1)[0][0], other.servers[0].draw("photos", 500)[-1][-1]]
+    other.dispose()
+    pool.servers[0].table("photos").record_shown(ids[-1])  # by an inspection
+    run(ticket_urls[1], f"DELETE FROM {MARKS}")
+    run(ticket_urls[0], f"UPDATE photos SET id = {ids[0] + 200}")
+    with pytest.raises(TicketIntegrityError):
+        pool.servers[0].draw("photos", 1)
+    with pytest.raises(TicketIntegrityError):
+        pool.unquarantine("photos", pool.servers[0])
 
 
 def test_a_server_of_another_pool_has_nothing_to_be_released(
