@@ -354,7 +354,10 @@ def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError,
     if isinstance(state, TicketError):
         return f"{NOT_POSSIBLE}: {state}"
     database = server.engine.url.database
-    lacking = server.do(name, tombstones.lacking_privileges, name, database, "draw")
+    try:
+        lacking = server.do(name, tombstones.lacking_privileges, name, database, "draw")
+    except TicketError as error:
+        return f"{NOT_POSSIBLE}: {error}"
     if lacking:
         return f"{NOT_POSSIBLE}: this user lacks {', '.join(lacking)} on {server}. {_OTHER_USER}"
     return f"raise {name!r} on {server} above {above}"

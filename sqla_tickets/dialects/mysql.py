@@ -276,7 +276,8 @@ class MySQL(TicketDialect):
     # -- users
 
     def user_grants(self, cursor: DBAPICursor, database: str | None) -> tuple[Grant, ...] | None:
-        return _grants(rows_of(cursor, "SHOW GRANTS"))
+        # an option file or a creator may name the database
+        return None if database is None else _grants(rows_of(cursor, "SHOW GRANTS"))
 
     @classmethod
     def table_privileges(cls, role: Role) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class PostgreSQL(TicketDialect):
         found = [Grant(frozenset(everywhere), "*.*")]
         for name, *has in rows:
             held = frozenset(itertools.compress(privileges, has))
-            found.append(Grant(held, f"`{database}`.`{name}`"))
+            found.append(Grant(held, f"`{database or ''}`.`{name}`"))
         return tuple(found)
 
     @classmethod

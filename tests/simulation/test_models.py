@@ -101,6 +101,7 @@ def test_user_of_a_model_has_privileges_on_its_tables(pair: Pair, pool: TicketPo
     pool.create_table("photos")
     for server in pool.servers:
         assert server.do("photos", lacking_privileges, "photos", "tickets", "draw") == []
+        assert server.do("photos", lacking_privileges, "other", "elsewhere", "draw")
 
 
 def test_doctor_can_question_a_model_of_mysql(pair: Pair, pool: TicketPool) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from sqla_tickets import NodeLeases, SnowflakeGenerator, TicketError, TicketPool
@@ -15,6 +16,7 @@ from sqla_tickets.cli.doctor import Finding, examine
 from sqla_tickets.cli.inspection import inspect_pool
 from sqla_tickets.dialects import LayoutName, Role, class_of
 from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.maintenance.tombstones import lacking_privileges
 from sqla_tickets.tables.grants import ROLES, grants
 from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, assert_unique, run
@@ -160,6 +162,21 @@ def test_a_monitoring_user_sees_everything_and_writes_nothing(
     assert marks(site) == before
     numbers = run(site.urls["migrate"][0], "SELECT id FROM photos UNION SELECT id FROM people")
     assert all(int(str(number)) <= 100 for (number,) in numbers)
+
+
+@SERVERS
+def test_grants_are_found_where_no_url_names_the_database(site: Site, open_pool: OpenPool) -> None:
+    """A creator names it, as an option file or a service file may."""
+    engines: list[Engine] = []
+    for url in site.urls["draw"]:
+        named = create_engine(url)
+        dialect, (_, arguments) = named.dialect, named.dialect.create_connect_args(url)
+        connect = partial(dialect.loaded_dbapi.connect, **arguments)
+        engines.append(create_engine(f"{url.drivername}://", creator=connect))
+    pool = open_pool(engines)
+    assert of_grants(pool) == []
+    for server in pool.servers:
+        assert not server.do("photos", lacking_privileges, "photos", None, "draw")
 
 
 @SERVERS
