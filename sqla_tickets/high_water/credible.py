@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..draw.table_state import PeerServer
+from ..tables.new_table import largest_ticket
 from .statements import GAP_NUMBERS, MARKS
+
+LARGEST: Final = largest_ticket(64)
 
 #: A mark this many tickets above all others cannot be true: joined servers begin half as far above, and the other
 #: half is for tickets issued since the backup.
@@ -27,7 +30,6 @@ def is_credible(
     stride: int,
     *,
     own: int,
-    largest: int,
     peer: PeerServer,
     shown: Shown,
     others: Iterable[int],
@@ -36,23 +38,22 @@ def is_credible(
 
     A true mark may be far above its table, since the server may have been restored. So a mark is refused only if it
     can be verified and nothing supports it. A table that has used up its numbers proves nothing: any client can raise
-    it to its end.
+    it to its end. How much the table itself can hold proves nothing, either: a backup may be older than a widening.
 
     Args:
         number: the mark.
         stride: the pool's stride.
         own: the largest number that its table is known to have reached, without marks.
-        largest: the largest ticket that its table can hold.
         peer: the server that keeps the mark. While it cannot show its own table, nobody can verify it.
         shown: what the servers show.
         others: the marks of the sequence that other servers keep.
     """
     of_peer = shown.get(peer, [None])
     numbers = [*others, *(n for each in shown.values() for n in each if n is not None)]
-    support = max((n for n in numbers if n + stride <= largest), default=0)
+    support = max((n for n in numbers if n + stride <= LARGEST), default=0)
     if not is_far(number, stride, max(own, support)):
-        return number <= largest
-    return None in of_peer and number + stride <= largest
+        return number <= LARGEST
+    return None in of_peer and number + stride <= LARGEST
 
 
 def refutation(peer: PeerServer, server: PeerServer, name: str, number: int) -> str:

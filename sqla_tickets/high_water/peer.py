@@ -375,10 +375,10 @@ def _key(table: TicketTable) -> tuple[int, str]:
 
 
 def _drawn(issuers: list[Peer]) -> list[tuple[Peer, TicketTable]]:
-    """The tables that this process has drawn from, with the peers that issue their tickets."""
+    """The tables that this process has drawn from, or quarantined, with the peers that issue their tickets."""
     return [
         (issuer, table)
         for issuer in issuers
         for table in issuer.server.known_tables()
-        if table.draws
+        if table.draws or table.quarantine is not None  # whose raised fence is for all processes
     ]

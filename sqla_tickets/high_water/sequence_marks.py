@@ -9,7 +9,7 @@ from ..concurrency import random
 from ..dialects import ErrorKind
 from ..draw.access import ServerAccess
 from ..errors import TicketTableError
-from ..tables.new_table import largest_ticket, seed
+from ..tables.new_table import seed
 from .credible import Shown, is_credible, is_far, refutation
 from .peer import Peer
 from .statements import JOINED, Mark, largest_of_other_strides
@@ -89,7 +89,6 @@ class SequenceMarks:
                     mark.number,
                     self._stride,
                     own=max(own, default=0),
-                    largest=largest_ticket(64),
                     peer=peer.server,
                     shown=shown,
                     others=others,

@@ -165,7 +165,6 @@ class HighWaterService:
                 number,
                 self._stride,
                 own=table.fence,
-                largest=table.largest,
                 peer=peer,
                 shown=table.evidence,
                 others=[mark.number for other, mark in doubted.items() if other is not peer],

@@ -238,6 +238,22 @@ def test_marks_of_a_32_bit_table_are_believed(ticket_urls: list[URL], open_pool:
     assert_unique(ids)
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_server_restored_from_before_it_was_widened_is_refused(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Its table cannot hold the mark, which is true all the same."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    ids = draw_some(ticket_urls)
+    pool.raise_above("photos", 2 * 10**15)
+    ids += draw_some(ticket_urls)
+    run(ticket_urls[1], "UPDATE photos SET id = 4", f"DELETE FROM {MARKS}")
+    run(ticket_urls[1], "ALTER TABLE photos MODIFY id INT UNSIGNED NOT NULL")
+    ids += assert_refused_anew(ticket_urls)
+    assert_unique(ids)
+
+
 def test_tables_that_all_were_lost_begin_above_marks(
     ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:

@@ -29,6 +29,7 @@ from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import server as server_module
 from sqla_tickets.draw.table_state import TicketTable
 from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.high_water.timing import TIMING as MARKS_TIMING
 from sqla_tickets.maintenance import operations
 from tests.support.draws import (
     FLICKRS_TABLE,
@@ -394,6 +395,7 @@ def test_a_process_that_refuses_a_server_at_first_sight_does_not_draw_from_it(
             pool.servers[0].draw("photos", n)
         assert pool.next_id("photos") % 2 == 0
     assert reached(ticket_urls[0]) == ids[-3]
+    wait_for_mark(ticket_urls[1], 1, ids[-1] + 2 * MARKS_TIMING.margin_tickets)
 
 
 def test_what_only_killed_processes_have_drawn_is_not_drawn_again(

@@ -37,7 +37,7 @@ def test_credible_marks(number: int, own: int, shown: list[int | None], expected
 
     def judge(peer: Server, others: list[int]) -> bool:
         of_all: Shown = {one: shown, other: [0]}
-        return is_credible(number, 2, own=own, largest=END, peer=peer, shown=of_all, others=others)
+        return is_credible(number, 2, own=own, peer=peer, shown=of_all, others=others)
 
     assert judge(one, []) is expected
     assert judge(one, [number - 2]) is (number <= END)
