@@ -105,8 +105,8 @@ DEFECTS: Final = (
             ),
             Change(
                 "high_water/peer.py",
-                "        if table.draws\n",
-                "        if table.draws and not getattr(table, 'failed_over', False)\n",
+                "        if table.draws or ",
+                "        if (table.draws and not getattr(table, 'failed_over', False)) or ",
             ),
         ],
         ("missing mark", *IDS),
