@@ -434,12 +434,13 @@ class TicketPool(event.EventTarget):
                 server.drop(name)
             self._marks.drop(name)
         finally:
-            self._buffer.drop(name)
+            self._redirects.pop(name, None)
+            drop_everything()  # moved tickets are buffered by their earlier name, and in their earlier pool
 
     def raise_above(self, name: str, above: int) -> None:
         """Raise a sequence, so that every server's next ticket is larger than ``above``; never lowers a number.
 
-        It drops the sequence's tickets that this pool has buffered.
+        It drops the buffered tickets of every pool of this process, as a moved sequence has them by another name.
 
         Raises:
             TicketError: a server failed, or has no table for the sequence.
@@ -449,7 +450,7 @@ class TicketPool(event.EventTarget):
         try:
             operations.raise_above(self, name, above)
         finally:
-            self._buffer.drop(name)
+            drop_everything()
 
     def unquarantine(self, name: str, server: TicketServer | None = None) -> None:
         """End the quarantine of tables that broke a promise and were repaired.

@@ -152,7 +152,9 @@ class Shard:
         cut off while another shard is read.
         """
         ids, source = _parts(where)
-        ordered = select(ids).select_from(source).order_by(ids).limit(PAGE_IDS)
+        ordered = (
+            select(ids).select_from(source).where(ids.is_not(None)).order_by(ids).limit(PAGE_IDS)
+        )
         with self._errors(), self._engine.connect() as connection:
             while True:
                 wanted = ordered if above is None else ordered.where(ids > above)

@@ -296,16 +296,20 @@ def rename(pool: Servers, old: str, new: str) -> None:
         raise TicketArgumentError(
             f"cannot rename {old!r}: the new name equals the old one. Choose another name"
         )
+    sources = handles(pool, old)
     transfers = [
         _Transfer([source], [target])
-        for source, target in zip(handles(pool, old), handles(pool, new), strict=True)
+        for source, target in zip(sources, handles(pool, new), strict=True)
     ]
-    if any(transfer.is_to_be_done() for transfer in transfers):
+    to_be_done = [t for t in zip(sources, transfers, strict=True) if t[1].is_to_be_done()]
+    if to_be_done:
         refuse_during_resize(pool, old)
     known = pool._marks.of(new).prepare(opens_above=0)
-    margin = pool._marks.margin
-    for transfer in [transfer for transfer in transfers if transfer.is_to_be_done()]:
-        transfer.run(known, margin)
+    marks = pool._marks.of(old)
+    for source, transfer in to_be_done:
+        # it may have been set back, and only its peers know
+        issued = marks.issued_before(source.server, pool.stride)
+        transfer.run(max(known, issued), pool._marks.margin)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -334,7 +338,9 @@ def move(source: Servers, name: str, target: Servers) -> None:
     if transfer.is_to_be_done():
         refuse_during_resize(source, name)
         transfer.refuse_to_lock()
-        transfer.run(target._marks.of(name).prepare(opens_above=0), target._marks.margin)
+        known = target._marks.of(name).prepare(opens_above=0)
+        # a source may have been set back, and only its peers know
+        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
 
 
 def refuse_during_resize(pool: Servers, name: str) -> None:
@@ -412,7 +418,7 @@ class _Transfer:
         """Do the remaining steps.
 
         Args:
-            known: the largest mark of an earlier generation of the target's name.
+            known: the largest mark of the sources, or of an earlier generation of the target's name.
             margin: how many numbers above it may have been issued.
         """
         source, target = self._sources[0], self._targets[0]

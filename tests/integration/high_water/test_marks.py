@@ -21,6 +21,7 @@ from sqla_tickets import (
     TicketError,
     TicketIntegrityError,
     TicketPool,
+    TicketSequence,
     TicketTableError,
 )
 from sqla_tickets.concurrency import pause
@@ -895,6 +896,41 @@ def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
     cancelled, refused = asyncio.run(draw_twice())
     assert isinstance(cancelled, asyncio.CancelledError)
     assert isinstance(refused, TicketIntegrityError), refused
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_table_that_was_set_back_is_transferred_above_its_mark(
+    ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, *, moves: bool
+) -> None:
+    open_pool(ticket_urls).create_table("photos", layout="counter")
+    ids = draw_some(ticket_urls, 40)
+    lower(ticket_urls[0], "counter")
+    lower(ticket_urls[1], "counter")
+    pool = open_pool(ticket_urls)
+    if moves:
+        files = [f"sqlite:///{tmp_path}/media{n}.db" for n in range(2)]
+        with TicketPool(files, name="media") as target:
+            operations.move(pool, "photos", target)
+            ids += some(target)
+    else:
+        operations.rename(pool, "photos", "pictures")
+        ids += some(pool, sequence="pictures")
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("verb", ["raise", "drop"])
+def test_tickets_buffered_by_an_earlier_name_are_dropped(pool: TicketPool, *, verb: str) -> None:
+    operations.rename(pool, "photos", "pictures")
+    earlier = TicketSequence("photos", block=100)
+    ids = [pool.next_id(earlier)]
+    if verb == "raise":
+        pool.raise_above("pictures", 10**6)
+        assert pool.next_id(earlier) > 10**6
+    else:
+        pool.drop_table("pictures")
+        pool.create_table("pictures", layout="counter", start=10**6)
+        assert pool.next_id(earlier) >= 10**6
+    assert ids[0] < 10**6
 
 
 # -- after the repair
