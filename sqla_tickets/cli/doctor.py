@@ -2,8 +2,8 @@
 
 A new check is a function here with ``@check``, its `Code`, and a row with both names in
 ``docs/reference/commands.md``. It may read every variable, and the counters that the kind's ``facts()`` has; if one
-is missing, it finds nothing. The user's grants are those of ``user_grants()``. Any other fact of the server is a field of `ServerFacts`, which ``facts()`` fills and
-`cli.inspection` copies. A fact that needs the pool is read by `cli.inspection`.
+is missing, it finds nothing. The user's grants come from ``user_grants()``. Any other fact of the server is a field of
+`ServerFacts`, which ``facts()`` fills and `cli.inspection` copies. A fact that needs the pool is read by `cli.inspection`.
 
 Its test in ``tests/integration/cli/test_doctor.py`` puts a server into the state that the check finds, and names the `Code`. A state that the tests'
 servers cannot have is tested in ``tests/unit/cli/test_doctor.py``. Its first tests check that a healthy pair has no finding; the servers of

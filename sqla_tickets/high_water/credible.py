@@ -9,6 +9,7 @@ from ..draw.table_state import PeerServer
 from ..tables.new_table import largest_ticket
 from .statements import GAP_NUMBERS, MARKS
 
+#: No mark is larger, whatever its table can hold.
 LARGEST: Final = largest_ticket(64)
 
 #: A mark this many tickets above all others cannot be true: joined servers begin half as far above, and the other
