@@ -209,9 +209,8 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     def run() -> list[str]:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
-        high = max(
-            tombstone.high_water for tombstone in tombstones if isinstance(tombstone, Tombstone)
-        )
+        closed_at = [t.high_water for t in tombstones if isinstance(t, Tombstone)]
+        high = max([*closed_at, source._marks.of(name).largest()])  # a server may have been set back
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(
@@ -440,8 +439,10 @@ def _recorded_tickets(
     unanswered = [
         s for s, state in states.items() if isinstance(state, TicketError) or kept[s] is None
     ]
-    if not ids and not any(_high_water_mark(server, kept) for server in servers):
-        _refuse_without_peers(pool, name, servers, unanswered, on_shards)
+    raised = [server for server in servers if not isinstance(states[server], TicketError)]
+    unmarked = [server for server in raised or servers if not _high_water_mark(server, kept)]
+    if not ids and unmarked:
+        _refuse_without_peers(pool, name, unmarked, unanswered, on_shards)
     return known + ids, unanswered
 
 

@@ -335,9 +335,10 @@ def test_restore_says_what_is_recorded_nowhere(
     down = URL.create("sqlite", database=f"{tmp_path}/no/where.db")
     on = options([ticket_urls[0], down])
     before = last_tickets(options(ticket_urls))
-    refused = run_cli("restore", "photos", "--offset", 1, *on)
-    assert refused.code == 3
-    assert "cannot be asked" in refused.text
+    for restored in (("--offset", 1), ()):
+        refused = run_cli("restore", "photos", *restored, *on)
+        assert refused.code == 3
+        assert "cannot be asked" in refused.text
     assert last_tickets(options(ticket_urls)) == before
     shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
     run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", "INSERT INTO photos VALUES (98765)")
