@@ -79,6 +79,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     joined = _joined(joining)
     used_up = bool(joined) and used_up_gap(old, new, name) is not None
     known = new._marks.of(name).prepare(opens_above=0)
+    held = max(held, old._marks.of(name).largest())  # a server that was set back shows less
     highest, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
     if above + gap // 10 > largest:
         raise TicketArgumentError(
@@ -125,6 +126,7 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     joined = _joined(joining)
     used_up = bool(joined) and used_up_gap(old, new, name) is not None
     known = new._marks.of(name).largest()
+    held = max(held, old._marks.of(name).largest())
     _, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
     return above if used_up else min([above, *joined])
 
@@ -153,7 +155,7 @@ def _opening(
         states: the tables of the old servers.
         joining: those of the others.
         gap: how far above the old servers the others begin if the stride changes.
-        held: the largest id on the shards.
+        held: the largest id on the shards, or mark of the old servers.
         known: the largest credible mark: that of a replaced server may be higher.
         used_up: whether the gap of an earlier run is used up.
     """

@@ -11,7 +11,7 @@ from sqlalchemy import URL
 from sqla_tickets import TicketPool, TicketsExhausted
 from sqla_tickets.high_water import peer, service
 from sqla_tickets.maintenance import resize
-from tests.support.draws import OpenPool, assert_unique, until
+from tests.support.draws import OpenPool, assert_unique, run, until
 from tests.support.servers import ServerFixtures
 from tests.support.timing import set_timing
 
@@ -130,6 +130,16 @@ def test_ticket_beyond_the_gap_that_others_used_up_is_discarded(
     for server in late.servers:
         with pytest.raises(TicketsExhausted, match="stride=4"):
             server.draw("photos", 1)
+
+
+def test_servers_join_above_marks_of_the_old_stride(urls: list[URL]) -> None:
+    """Rows that were set back do not show how far the old servers had come."""
+    with TicketPool(urls[:OLD]) as pool:
+        pool.create_table("albums", layout="counter", start=10**6)
+        ids = [pool.next_id("albums") for _ in range(9)]
+    for url, number in zip(urls[:OLD], (3, 4), strict=True):
+        run(url, f"UPDATE albums SET id = {number}")
+    assert grow(urls, name="albums") > max(ids)
 
 
 def test_growth_does_not_bound_clients_with_the_new_stride(
