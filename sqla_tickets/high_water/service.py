@@ -151,9 +151,12 @@ class HighWaterService:
             shown: dict[PeerServer, list[int | None]] = {}
 
             def ask(peer: Peer) -> None:
-                shown[peer.server] = peer.store.shown(table.name)
+                if peer is issuer:  # its own number may be set back, but not the marks that it keeps
+                    shown[server] = list((issuer.store.kept(table.name) or {}).values())
+                else:
+                    shown[peer.server] = peer.store.shown(table.name)
 
-            _ask(asked, ask)
+            _ask([*asked, issuer], ask)
             table.evidence = shown  # at once: another draw may judge marks by it at the same time
 
     def judge_marks(self, server: ServerAccess, table: TicketTable) -> None:

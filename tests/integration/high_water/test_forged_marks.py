@@ -238,6 +238,20 @@ def test_marks_of_a_32_bit_table_are_believed(ticket_urls: list[URL], open_pool:
     assert_unique(ids)
 
 
+def test_tables_that_all_were_lowered_are_refused(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The servers' marks of each other support each other, as no table does."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter", start=10**18)
+    ids = draw_some(ticket_urls)
+    for url, number in zip(ticket_urls, (3, 4), strict=True):
+        run(url, f"UPDATE photos SET id = {number}")
+    with TicketPool(ticket_urls, hedge=False) as later:
+        with pytest.raises(TicketIntegrityError, match=f"a ticket above {max(ids)}"):
+            later.next_id("photos")
+
+
 @pytest.mark.ticket_servers("mariadb", "mysql")
 def test_server_restored_from_before_it_was_widened_is_refused(
     ticket_urls: list[URL], open_pool: OpenPool
