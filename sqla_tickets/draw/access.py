@@ -380,6 +380,9 @@ class ServerAccess:
             is_known = identity is None or (runs is not None and runs.has(identity, is_new=is_new))
             if identity is not None and not is_known:
                 self.generation, self.identity = self.generation + (runs is not None), identity
+                if runs is not None:  # a crash may have undone what another session saw
+                    for table in self.known_tables():
+                        table.largest_shown = 0
                 self._known_runs = (
                     KnownRuns(identity)
                     if runs is None

@@ -242,8 +242,6 @@ class TableAccess(ServerAccess):
             peers.read_marks(self, table, over)
         if connection is not None:  # a peer may have shown its identity just now
             self.refuse_duplicate(connection.identity)
-        if table.generation < generation:  # another draw may have asked in a later generation
-            table.largest_shown = 0
         table.inspected = None
         if peers is not None:
             if table.doubtful_marks and find is not None:

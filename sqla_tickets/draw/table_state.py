@@ -113,8 +113,8 @@ class TicketTable:
         ends_at: the largest ticket that this process may return: ``largest``, or where others joined.
         high_water: the largest ticket that this process has received, or the largest mark that it has read from the
             server's peers; 0 before the first.
-        largest_shown: the largest number that its row has shown in this generation of its server. InnoDB shows
-            commits before they are on disk, so a crash may undo one whose ticket no client has received.
+        largest_shown: the largest number that its row has shown in this run of its server. InnoDB shows commits before
+            they are on disk, so a crash may undo one whose ticket no client has received.
         received: the last blocks that this process has received. The high water alone does not show that two
             concurrent draws got the same tickets.
         largest_mark: the largest mark of the server's peers.

@@ -84,7 +84,7 @@ DEFECTS: Final = (
         "the fence starts at 0 where the server was started again or is another one",
         [
             Change(
-                "draw/table_access.py",
+                "draw/access.py",
                 "table.largest_shown = 0",
                 "table.largest_shown = table.high_water = 0",
             )
