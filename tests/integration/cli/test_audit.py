@@ -254,6 +254,15 @@ def test_ids_below_the_number_are_not_read(site: Site) -> None:
     assert (report["above"], report["rows"], report["anomalies"]) == (10**12, 0, [])
 
 
+@ALL_KINDS
+def test_null_is_no_id(site: Site) -> None:
+    """A nullable column that has a sequence."""
+    for url in site.urls:
+        run(url, "CREATE TABLE notes (ticket BIGINT)", "INSERT INTO notes VALUES (NULL), (7)")
+    (anomaly,) = audit(site.pool, site.shards, TicketColumn("notes", "ticket", "photos")).anomalies
+    assert (anomaly.kind, anomaly.ids) == ("duplicate", [7])
+
+
 @pytest.mark.app_databases("sqlite")
 def test_sequence_that_was_not_read_is_reported(site: Site, tmp_path: Path) -> None:
     """A sequence whose ids nobody has found, and a database that has no such table."""
