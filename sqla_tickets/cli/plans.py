@@ -210,7 +210,9 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
         closed_at = [t.high_water for t in tombstones if isinstance(t, Tombstone)]
-        high = max([*closed_at, source._marks.of(name).largest()])  # a server may have been set back
+        high = max(
+            [*closed_at, source._marks.of(name).largest()]
+        )  # a server may have been set back
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(
