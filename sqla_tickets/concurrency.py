@@ -330,6 +330,14 @@ class SharedCall:
         is_in_closed_loop = self._loop is not None and self._loop.is_closed()
         return is_in_closed_loop or not self.under_way.locked()
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it cannot go on while this caller waits: its event loop has stopped, or the caller blocks it."""
+        loop = self._loop
+        if loop is None:
+            return False
+        return not loop.is_running() or (loop is running_loop() and not in_event_loop())
+
 
 class SingleFlight(Generic[K]):
     """Single-flight calls: one for each key at a time."""

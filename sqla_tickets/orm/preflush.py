@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Table, Uuid
 
+from ..concurrency import OwnerMark, owner_mark, threading
 from ..errors import TicketArgumentError
 from . import flush
 from .default import IdDefault
@@ -72,6 +73,18 @@ class PreflushDefault(IdDefault):
         return made
 
 
+class _Seeded(threading.local):
+    """The mark of the process in which this thread's random numbers of ``uuid_utils`` were seeded.
+
+    A fork made by C inherits these numbers, and runs no hook of Python's that seeds them.
+    """
+
+    mark: OwnerMark = b"\0"
+
+
+_seeded = _Seeded()
+
+
 class UUIDSequence(PreflushDefault):
     """UUIDs of version 7, which sort by time: ``Column(Uuid, UUIDSequence(), primary_key=True)``.
 
@@ -102,6 +115,14 @@ class UUIDSequence(PreflushDefault):
                 f"{table.name}.{column.name} has the type {column.type!r}, which cannot hold the UUIDs"
                 f" of {self!r}: use Uuid"
             )
+
+    def _draw(self, *args: Any, **kw: Any) -> Iterator[object]:
+        if sys.version_info < (3, 14) and not _seeded.mark[0]:
+            from uuid_utils import reseed_rng  # noqa: PLC0415  # only where Python has none
+
+            reseed_rng()  # this thread's only
+            _seeded.mark = owner_mark()
+        return super()._draw(*args, **kw)
 
     def _as_in(self, column: Column[Any], made: Iterator[object]) -> Iterator[object]:
         return made if getattr(column.type, "as_uuid", True) else map(str, made)

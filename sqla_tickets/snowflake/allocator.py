@@ -156,10 +156,12 @@ class LeaseAllocator:
         return next((lease for lease in fitting if lease.is_live), None)
 
     def _one_at_a_time(self, bits: int, begin: Callable[[], Lease]) -> Lease:
-        """Begin a lease, or wait for the thread or task that is beginning one."""
-        own = SharedCall()
+        """Begin a lease, or wait for the thread or task that is beginning one, for as long as it may take."""
+        own, end = SharedCall(), clock.elapsed() + self._longest_wait
         with own.under_way:
-            while self._leasing.of(bits, own) is not own:
+            while (other := self._leasing.of(bits, own)) is not own:
+                if other.is_suspended or clock.elapsed() >= end:
+                    break  # a second lease does no harm
                 pause(0.002)
             lease = self._leases.get(bits)
             return lease if lease is not None and lease.is_live else begin()
@@ -174,12 +176,20 @@ class LeaseAllocator:
         return lease
 
     def extend(self, lease: Lease) -> None:
-        """Renew a lease that has ended, or whose horizon this machine's clock has passed; or drop it."""
+        """Renew a lease that has ended, or whose horizon this machine's clock has passed; or drop it.
+
+        Raises:
+            TicketArgumentError: the caller cannot wait for the driver.
+        """
+        # first: while this process is frozen, the number may get another owner
+        asked = clock.elapsed()
         try:
             if self._peers.known(lease) <= lease.published_horizon:
-                self._renew(lease)
+                self._renew(lease, asked)
                 return
             log.warning("%r has ended: its number has had another owner since", lease)
+        except TicketArgumentError:
+            raise
         except TicketError as error:
             log.warning("%r could not be renewed: %s", lease, error)
         lease.ended = True
@@ -205,13 +215,15 @@ class LeaseAllocator:
         here = self.is_owner_process
         if self._keeps(lease):
             return
-        if lease.ended or clock.elapsed() >= lease.replace_at:
+        if lease.ended or lease.replace_at <= clock.elapsed() < lease.deadline:
             self._replace(lease, here)
 
     def _keeps(self, lease: Lease) -> bool:
-        """Renew a lease in the background; returns whether that succeeded."""
+        """Renew a live lease in the background; returns whether that succeeded."""
+        asked = clock.elapsed()
         try:
-            if self._renew(lease):
+            # later, the number may have another owner whom only the peers know: `extend` asks them
+            if asked < lease.deadline and self._renew(lease, asked):
                 self._reclaimer.reclaim(lease.server, 1 << lease.bits)
                 return True
         except TicketError as error:
@@ -239,15 +251,19 @@ class LeaseAllocator:
             other.ended = True
             self._give_back(other, other.since)
 
-    def _renew(self, lease: Lease) -> bool:
-        """Renew a lease; False if another process has the number, or its server does not know the lease."""
+    def _renew(self, lease: Lease, asked: float) -> bool:
+        """Renew a lease; False if another process has the number, or its server does not know the lease.
+
+        Args:
+            lease: the lease.
+            asked: when it was known to have no other owner, by `clock.elapsed`; the renewed lease begins then.
+        """
         # a peer may not know the horizon from before this machine's clock stepped back
         claim = self._claim("", lease.published_horizon)
         claim = claim._replace(token=lease.new_token(claim.horizon))
         if lease.ended:  # who gives it back may not know the token
             return False
-        asked, token = clock.elapsed(), lease.token
-        kept = numbering.ask(lease.server, lease_table.renew, lease.node, token, claim)
+        kept = numbering.ask(lease.server, lease_table.renew, lease.node, lease.token, claim)
         if kept:
             lease.published_horizon = max(lease.published_horizon, claim.horizon)
             self._peers.publish(lease, claim)

@@ -114,7 +114,8 @@ class SnowflakeGenerator:
         name: the sequence's name.
 
     Raises:
-        TicketArgumentError: the shard does not fit its bits, or the layout has the node in the lowest bits.
+        TicketArgumentError: the shard does not fit its bits, the layout has the node in the lowest bits, or the
+            existing generator is not of this class.
     """
 
     def __new__(
@@ -131,14 +132,19 @@ class SnowflakeGenerator:
             name, layout = sequence_of(sequence), sequence.layout
         layout = layout or (SNOWFLAKE if shard is None else INSTAGRAM)
         leases = allocator_of(pool)
-        key = cls, name, layout, shard
+        key = name, layout, shard
         made = leases.generators.get(key)
         if made is None:
             new = super().__new__(cls)
             new._prepare(name, layout, leases, shard)
             registered = Registered(new, new._stop, new._drop_ready)
             made = leases.generators.setdefault(key, registered)
-        assert isinstance(made.generator, cls)
+        if not isinstance(made.generator, cls):
+            raise TicketArgumentError(
+                f"{cls.__name__} of {name!r}: expected no other generator of these ids, found a"
+                f" {type(made.generator).__name__}; two would make the same ids. Create the {cls.__name__} first:"
+                " SnowflakeSequence and SnowflakeGenerator then use it, too"
+            )
         return made.generator
 
     def _prepare(

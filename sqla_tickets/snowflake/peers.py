@@ -95,4 +95,5 @@ class PeerHorizons:
         return len(peers) == len(self._servers) - 1
 
     def _of(self, lease: Lease) -> list[TicketServer]:
-        return [s for s in self._servers if s is not lease.server and s.breaker.is_closed]
+        # a half-open circuit, too: without draws, nothing closes it
+        return [s for s in self._servers if s is not lease.server and s.breaker.state != "open"]

@@ -39,12 +39,15 @@ def test_two_copies_of_a_process(files: list[URL], open_pool: OpenPool, n: int) 
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.parametrize("renews_late", [False, True])
 def test_a_backup_from_before_a_number_had_another_owner(
-    files: list[URL], open_pool: OpenPool
+    files: list[URL], open_pool: OpenPool, *, renews_late: bool
 ) -> None:
+    """Also for a process that was frozen at the beginning of a renewal, which asks no peer."""
     seconds = 0.5
     sleeper = SnowflakeGenerator(open_pool(files, seconds), "photos", TWO)
     node = node_of(sleeper)
+    lease = sleeper._leases.lease(TWO.node)
     home = files[0 if node % 2 else 1]
     backup = f"SELECT owner, fence, horizon FROM ticket_nodes WHERE node = {node}"
     ((owner, fence, horizon),) = run(home, backup)
@@ -54,6 +57,9 @@ def test_a_backup_from_before_a_number_had_another_owner(
     assert {node_of(heir) for heir in heirs} == {0, 1}
     values = f"owner = '{owner}', fence = {fence}, horizon = {horizon}"
     run(home, f"UPDATE ticket_nodes SET {values} WHERE node = {node}")
+    if renews_late:
+        sleeper._leases._try_to_renew(lease)
+        assert not lease.is_live
     with pytest.raises(NodeIdsExhausted):  # the number is its heir's
         sleeper.next_id()
     assert {node_of(heir) for heir in heirs} == {0, 1}

@@ -260,6 +260,23 @@ def test_generator_of_one_sequence_is_one(pool: TicketPool, files: list[URL]) ->
     assert SnowflakeGenerator(TicketPool(files), "photos") is not made
 
 
+class OwnGenerator(SnowflakeGenerator):
+    """A user's."""
+
+
+def test_generator_of_a_subclass_after_another_is_refused(pool: TicketPool) -> None:
+    """Both would make the same ids."""
+    SnowflakeGenerator(pool, "photos")
+    with pytest.raises(TicketArgumentError, match="found a SnowflakeGenerator; two would make"):
+        OwnGenerator(pool, "photos")
+
+
+def test_generator_of_a_subclass_is_the_one_of_its_sequence(pool: TicketPool) -> None:
+    """Flushes use it, too."""
+    made = OwnGenerator(pool, "photos")
+    assert SnowflakeGenerator(pool, SnowflakeSequence("photos")) is made
+
+
 def test_wait_for_a_lease_is_no_wait_for_the_clock(
     pool: TicketPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

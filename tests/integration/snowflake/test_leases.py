@@ -26,7 +26,7 @@ from sqla_tickets import (
 from sqla_tickets import concurrency as clock
 from sqla_tickets.snowflake.allocator import allocator_of
 from tests.integration.snowflake.conftest import OpenPool
-from tests.support.draws import in_fork, run
+from tests.support.draws import in_fork, run, until
 from tests.support.servers import ServerFixtures
 
 #: As Snowflake's, for two or four processes only.
@@ -262,6 +262,28 @@ def test_one_server_dies(ticket_kind: str, servers: ServerFixtures, open_pool: O
     assert sorted(set(ids)) == ids
     with TicketPool(urls) as late:  # of a process that starts now
         assert node_of(SnowflakeGenerator(late, "photos")) % 2 != home % 2
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_renewal_after_the_peer_was_away_records_the_horizon(
+    ticket_kind: str, servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """Nothing closes the peer's circuit in a pool without draws."""
+    urls = [servers.fresh_database(servers.shared(ticket_kind, n)) for n in range(2)]
+    pool = open_pool(urls)
+    made = SnowflakeGenerator(pool, "photos")
+    node = node_of(made)
+    peer = 1 if node % 2 else 0  # of the other residue
+    lease = made._leases.lease(made._bits)
+    servers.shared(ticket_kind, peer).kill()
+    assert made._leases._keeps(lease)
+    assert not pool.servers[peer].breaker.is_closed
+    servers.shared(ticket_kind, peer).start()
+    for _ in range(2):
+        until(lambda: pool.servers[peer].breaker.state == "half_open")
+        assert made._leases._keeps(lease)
+        ((horizon,),) = run(urls[peer], f"SELECT horizon FROM ticket_nodes WHERE node = {node}")
+        assert int(str(horizon)) == lease.horizon
 
 
 @pytest.mark.ticket_servers("mariadb")

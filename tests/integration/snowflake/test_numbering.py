@@ -162,7 +162,7 @@ def test_lease_renewed_while_the_pool_grows_ends(
         return renew(*arguments)
 
     monkeypatch.setattr(lease_table, "renew", grow_then_renew)
-    assert not made._leases._renew(lease)
+    assert not made._leases._keeps(lease)
     assert (lease.ended, lease.horizon) == (True, horizon)
     assert node_of(made) % 2 == 1
 

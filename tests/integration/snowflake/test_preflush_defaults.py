@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_tickets import PreflushDefault, TicketArgumentError, UUIDSequence
-from tests.support.draws import in_fork
+from tests.support.draws import PATIENCE, in_fork
 
 counter = itertools.count(1)
 
@@ -91,6 +92,36 @@ def test_a_fork_makes_others() -> None:
     mine |= {str(made) for made in sequence._draw(None, [column], 100)}
     assert len(theirs) == 100
     assert mine.isdisjoint(theirs)
+
+
+# As a program written in C forks that has Python inside: nobody tells Python of it.
+FORKED_BY_C = """
+import ctypes, os, threading, time
+from sqlalchemy import Column, MetaData, Table, Uuid
+from sqla_tickets import UUIDSequence
+sequence = UUIDSequence()
+column = Table("t", MetaData(), Column("id", Uuid, sequence)).c.id
+def make():
+    time.sleep(0.01)  # in one tick of the clock, UUIDs only count
+    return str(*sequence._draw(None, [column], 1))
+make()
+child = ctypes.PyDLL(None).fork()
+other = threading.Thread(target=make)  # each thread has its own random numbers
+other.start()
+other.join()
+os.write(1, make()[19:].encode() + b" ")  # without the time
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_uuids_of_a_fork_that_python_is_not_told_of_differ() -> None:
+    command = [sys.executable, "-c", FORKED_BY_C]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = done.stdout.split()
+    assert first != second
 
 
 def test_it_is_plain_data() -> None:
