@@ -209,10 +209,9 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     def run() -> list[str]:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
-        closed_at = [t.high_water for t in tombstones if isinstance(t, Tombstone)]
         high = max(
-            [*closed_at, source._marks.of(name).largest()]
-        )  # a server may have been set back
+            tombstone.high_water for tombstone in tombstones if isinstance(tombstone, Tombstone)
+        )
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(
@@ -220,7 +219,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
                 f" Raise it above {high} before any client draws"
             )
         return [
-            (f"{here} never issued a ticket of {name!r} above {high}; new tickets start at {begin}")
+            f"{here} shows no ticket of {name!r} above {high}, and issues no more; new tickets start at {begin}"
         ]
 
     following = (
@@ -261,11 +260,15 @@ def restore(
             f"the pool {pool.name!r} has no server with the offset {offset}: expected one of {offsets}"
         )
     states = operations.table_states(pool, name)
+    for server, state in states.items():
+        if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
+            return impossible(name, _has_moved(name, server, state))
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards)
     highest, origin = max(known)
     numbers = pool._marks.margin if margin is None else margin * pool.stride
     above = highest + numbers
+    operations.refuse_to_meet(pool, name, above)
     lines = [f"{text}: {number}" for number, text in known]
     lines += [
         f"NOT KNOWN: the high-water marks on {server}, which does not answer"
@@ -294,6 +297,14 @@ def restore(
         following,
         [f"run sqla-tickets create {name}, which begins above the peers' marks"] * bool(missing),
         is_possible=not all(line.startswith(NOT_POSSIBLE) for line in raising),
+    )
+
+
+def _has_moved(name: str, server: TicketServer, state: Tombstone) -> TicketError:
+    """The error about a sequence that was restored on one server after it had moved, or been renamed."""
+    return TicketTableError(
+        f"{name!r} is closed on {server}: it has become {state.sequence!r} of the pool {state.pool!r}. Run that move, "
+        f"rename or migration again: it closes {name!r} on the restored server, too"
     )
 
 
@@ -432,7 +443,8 @@ def _recorded_tickets(
     """The known tickets, each with its origin, and the servers that do not answer."""
     for _, text in pool._marks.of(name).refuted():
         raise TicketTableError(text)
-    ids = on_shards.largest_ids(name)
+    joined = operations.joined_above(pool, name)  # larger ids are of the servers above
+    ids = [(n, text) for n, text in on_shards.largest_ids(name) if not joined or n <= joined]
     known = [n for server, state in states.items() for n in _known_tickets(server, state, kept)]
     if not known and not ids:
         raise TicketArgumentError(
@@ -531,7 +543,7 @@ def grow(
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
-            *_used_up(pool, new, name),
+            *_void_gap(pool, new, name),
             *(_opening(name, s, above[name]) for s in joining),
         ]
         for name in names
@@ -573,13 +585,14 @@ def _opening(name: str, server: TicketServer, above: int) -> str:
     return f"open {name!r} on {server} above {above}, or higher if tickets are drawn until then"
 
 
-def _used_up(pool: TicketPool, new: TicketPool, name: str) -> Iterator[str]:
-    """The step for a sequence whose old servers have used up the gap of an earlier run."""
-    found = resize.used_up_gap(pool, new, name)
-    if found is not None:
+def _void_gap(pool: TicketPool, new: TicketPool, name: str) -> Iterator[str]:
+    """The step for a sequence whose gap of an earlier run is used up, or has lost the servers above it."""
+    found = resize.earlier_gap(pool, new, name)
+    if found is not None and found.is_void:
+        why = "so the gap is used up" if found.has_joined else "but none has a table"
         yield (
-            f"the old servers are at {found[0]}, and the new ones began above {found[1]}, so the gap is used up: "
-            f"raise {name!r} on every server above all numbers, and open a new gap. Until then, no client may draw"
+            f"the old servers are at {found.reached}, and the new ones began above {found.above}, {why}: raise "
+            f"{name!r} on every server above all numbers, and open a new gap. Until then, no client may draw"
         )
 
 

@@ -123,13 +123,36 @@ class SequenceMarks:
         Args:
             server: the server that is to begin with another stride.
             stride: the stride that it had.
+
+        Raises:
+            TicketTableError: a peer does not answer.
         """
-        offset = server.offset
-        return max(
-            (peer.store.kept(self._name, known_by) or {}).get(as_offset, 0)
-            for known_by, as_offset in ((stride, (offset - 1) % stride + 1), (self._stride, offset))
+        known = [
+            self._kept_with(peer, known_by).get(as_offset, 0)
+            for known_by, as_offset in (
+                (stride, (server.offset - 1) % stride + 1),
+                (self._stride, server.offset),
+            )
             for peer in self._peers
-        )
+            if peer.server is not server
+        ]
+        return max(known, default=0)
+
+    def _kept_with(self, peer: Peer, stride: int) -> dict[int, int]:
+        kept = peer.store.kept(self._name, stride)
+        if kept is None:
+            raise TicketTableError(
+                f"{peer} does not show how far the other servers have issued {self._name!r}: check that it is running, "
+                "and run this again"
+            )
+        return kept
+
+    def end_smaller_strides(self) -> None:
+        """Let clients of an earlier stride find nothing that they may issue, even from a server that is set back."""
+        above = self.read_joined()
+        if above:
+            for peer in self._peers:
+                peer.store.raise_smaller_strides(self._name, above)
 
     def read_joined(self) -> int:
         """Servers that joined with a larger stride issue only numbers above this one; 0 if unknown."""
@@ -169,7 +192,8 @@ class SequenceMarks:
                 if issuer is not peer and (servers is None or issuer.server in servers)
             ]
             are_known = peer.read(tables)
-            numbers = [(t, seed(above + 1, self._stride, t.offset)) for _, t in tables]
+            raised = [(t, seed(above + 1, self._stride, t.offset)) for _, t in tables]
+            numbers = [(table, number) for table, number in raised if peer.stored(table) < number]
             sent = peer.write(numbers, patient=True)
             error = peer.store.write_error
             if are_known and len(sent) < len(numbers) and error is not None:

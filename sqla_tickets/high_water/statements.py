@@ -37,6 +37,7 @@ __all__ = [
     "creation",
     "deletion",
     "largest_of_other_strides",
+    "raise_smaller_strides",
     "rows_of",
     "smallest_joined",
     "upsert",
@@ -157,6 +158,13 @@ def upsert(dialect: TicketDialect, marks: Sequence[Mark]) -> tuple[Statement, di
         return dialect.upsert_largest(_marks, rows, "mark", same="token")
 
     return dialect.compiled((upsert, len(marks)), make), values
+
+
+def raise_smaller_strides(stride: int, sequence: str, number: int) -> ClauseElement:
+    """Raise the marks of a sequence that were written with a smaller stride than this; never lowers one."""
+    c = _marks.c
+    lower = (c.sequence == sequence, c.offset > JOINED, c.stride < stride, c.mark < number)
+    return update(_marks).where(*lower, c.token != _DROPPED).values(mark=number)
 
 
 def deletion(stride: int, sequence: str) -> list[ClauseElement]:

@@ -22,7 +22,16 @@ from ..errors import TicketError
 from ..tables import inspection
 from ..tables.context import StatementContext
 from ..tables.metadata import Tombstone
-from .statements import JOINED, MARKS, Mark, creation, deletion, rows_of, upsert
+from .statements import (
+    JOINED,
+    MARKS,
+    Mark,
+    creation,
+    deletion,
+    raise_smaller_strides,
+    rows_of,
+    upsert,
+)
 from .timing import TIMING
 
 log = logging.getLogger("sqla_tickets.high_water.service")
@@ -276,6 +285,14 @@ class HighWaterStore:
                 context.send(statement)
 
         self._do(delete, patient=True)
+
+    def raise_smaller_strides(self, name: str, number: int) -> None:
+        """Raise the marks of a sequence that were written with a smaller stride."""
+
+        def raise_marks(context: StatementContext) -> None:
+            context.send(raise_smaller_strides(context.stride, name, number))
+
+        self._do(raise_marks, patient=True)
 
     # -- asking the server
 

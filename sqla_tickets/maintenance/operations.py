@@ -21,8 +21,9 @@ from ..connect.engines import address_of
 from ..dialects import LayoutName
 from ..draw.server import TicketServer
 from ..errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
+from ..high_water.sequence_marks import SequenceMarks
 from ..tables.inspection import ActiveTable, check_locks
-from ..tables.metadata import Tombstone, has_metadata, leads_elsewhere
+from ..tables.metadata import TableMetadata, Tombstone, has_metadata, leads_elsewhere
 from ..tables.new_table import NewTable, largest_ticket, seed
 from . import redirect_paths, tombstones
 from .handle import Servers, TableHandle, handles
@@ -107,6 +108,7 @@ def create(
     states = {handle: handle.inspect() for handle in tables}
     if _is_elsewhere(name, states):
         return False
+    _refuse_foreign_in_part(states)
     dropped = [s.high_water for s in states.values() if isinstance(s, Tombstone)]
     first = max(start or 1, above + 1, *(high + 1 for high in dropped))
     lost = max(_lost_below(states), _lost_by_marks(pool, name, states, first))
@@ -150,6 +152,23 @@ def create(
     if above:
         pool._marks.of(name).write_raised(above)
     return True
+
+
+def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
+    """Check that a table without metadata is on all servers, since its clients may count by a smaller stride.
+
+    Raises:
+        TicketTableError: another server has no table.
+    """
+    missing = [handle for handle, state in states.items() if not isinstance(state, ActiveTable)]
+    for handle, state in states.items():
+        if missing and isinstance(state, ActiveTable) and state.metadata is None:
+            metadata = TableMetadata(state.layout, handle.stride, handle.offset)
+            raise TicketTableError(
+                f"the ticket table {handle} has no metadata, as another program created it, and {missing[0].server} "
+                f"has no table. If every client counts by {handle.stride} from {handle.offset}, write that down: ALTER "
+                f"TABLE `{handle.sequence}` COMMENT='{metadata}'. Then run this again"
+            )
 
 
 def _lost_by_marks(
@@ -224,9 +243,29 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
     """
     name = name_of_sequence(name)
     whole_number(f"the sequence {name!r}: above", above, 0, largest_ticket(64) - 1)
+    refuse_to_meet(pool, name, above)
     for handle in handles(pool, name):
         handle.raise_above(above)
     pool._marks.of(name).write_raised(above)
+
+
+def joined_above(pool: Servers, name: str) -> int:
+    """The number above which servers with a larger stride joined, as any server shows it; 0 if none has."""
+    return min((n for n in pool._marks.of(name).larger_joined().values() if n), default=0)
+
+
+def refuse_to_meet(pool: Servers, name: str, above: int) -> None:
+    """Check that a raise stays below servers that joined, even on a server that was restored and does not know them.
+
+    Raises:
+        TicketTableError: it does not.
+    """
+    joined = joined_above(pool, name)
+    if joined and above + pool.stride > joined:
+        raise TicketTableError(
+            f"{name!r} cannot be raised above {above}: servers that joined with a larger stride than {pool.stride} "
+            f"issue the numbers above {joined}. Run sqla-tickets grow --finish, then raise it with a pool of all servers"
+        )
 
 
 def drop(pool: Servers, name: str) -> None:
@@ -309,7 +348,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
     for source, transfer in to_be_done:
         # it may have been set back, and only its peers know
         issued = marks.issued_before(source.server, pool.stride)
-        transfer.run(max(known, issued), pool._marks.margin)
+        transfer.run(max(known, issued), pool._marks.margin, marks)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -340,7 +379,8 @@ def move(source: Servers, name: str, target: Servers) -> None:
         transfer.refuse_to_lock()
         known = target._marks.of(name).prepare(opens_above=0)
         # a source may have been set back, and only its peers know
-        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
+        marks = source._marks.of(name)
+        transfer.run(max(known, marks.largest()), target._marks.margin, marks)
 
 
 def refuse_during_resize(pool: Servers, name: str) -> None:
@@ -363,9 +403,9 @@ def refuse_during_resize(pool: Servers, name: str) -> None:
 class _Transfer:
     """A move or a rename of a sequence, from one pool and name to another.
 
-    A target is opened only after all sources are closed. So it is inspected first: a target that is open while a
-    source is open existed before this move. If sources and targets lead to each other, this transfer or the one back
-    was interrupted, and is finished now.
+    A target is opened only after all sources are closed. So it is inspected first: a target that is open while all
+    sources are open existed before this move. If only some are open, they were restored from a backup since. If sources
+    and targets lead to each other, this transfer or the one back was interrupted, and is finished now.
     """
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
@@ -385,21 +425,33 @@ class _Transfer:
                 raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
             if isinstance(state, Tombstone) and not _leads_to(state, target):
                 raise _in_the_way(handle, state)
-        if all(isinstance(state, Tombstone) for state in self._here.values()):
+        closed = [state for state in self._here.values() if isinstance(state, Tombstone)]
+        if len(closed) == len(self._here):
+            is_interrupted = any(_leads_to(state, source) for state in self._there.values())
             for handle, state in self._there.items():
-                if state is None:
-                    raise TicketTableMissing(f"there is no ticket table {handle}: create it again")
-            return any(_leads_to(state, source) for state in self._there.values())
+                if state is None and not is_interrupted:
+                    raise self._lost(handle, max(state.high_water for state in closed))
+            return is_interrupted
         for handle, state in self._there.items():
-            if isinstance(state, ActiveTable):
+            if isinstance(state, ActiveTable) and not closed:
                 raise TicketTableError(
                     f"the ticket table {handle} exists already: drop it, or choose another name"
                 )
-            if state is None or _leads_to(state, source):
+            if not isinstance(state, Tombstone) or _leads_to(state, source):
                 continue
             if state.kind in ("opening", "converting"):
                 raise _in_the_way(handle, state)
         return True
+
+    def _lost(self, handle: TableHandle, issued: int) -> TicketTableMissing:
+        """The error of a target whose table is gone."""
+        advice = "create it again"
+        if not any(isinstance(state, ActiveTable) for state in self._there.values()):
+            advice += (
+                f" with a start above {issued} and above every id on the shards, as no other server shows how far the "
+                "sequence has come"
+            )
+        return TicketTableMissing(f"there is no ticket table {handle}: {advice}")
 
     def refuse_to_lock(self) -> None:
         """Check that every target can have the layout, before the source is closed.
@@ -414,12 +466,13 @@ class _Transfer:
             can_have = target.server.context.dialect.layouts
             target.run(check_locks, layouts[0] if layouts[0] in can_have else can_have[0])
 
-    def run(self, known: int, margin: int) -> None:
+    def run(self, known: int, margin: int, marks: SequenceMarks) -> None:
         """Do the remaining steps.
 
         Args:
             known: the largest mark of the sources, or of an earlier generation of the target's name.
             margin: how many numbers above it may have been issued.
+            marks: the marks of the sources, which are raised: a source that is restored from a backup is refused.
         """
         source, target = self._sources[0], self._targets[0]
         opening = Destination("opening", source.pool, source.sequence)
@@ -434,6 +487,7 @@ class _Transfer:
         ]
         everywhere = (*closed, *placed.values())
         high = max(tombstone.high_water for tombstone in everywhere)
+        marks.write_raised(high + source.stride, [handle.server for handle in self._sources])
         high = high if known <= high else known + margin
         last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
         path = redirect_paths.extended(
@@ -444,6 +498,9 @@ class _Transfer:
             layout, bits = _layout_for(handle, last), _bits(last, high)
             element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
             handle.open(element, tombstone)
+        for handle, state in self._there.items():
+            if isinstance(state, ActiveTable):
+                handle.raise_above(high)
 
 
 def _leads_to(state: FoundTable, handle: TableHandle) -> bool:

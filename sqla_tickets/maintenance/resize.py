@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..draw.server import TicketServer
 from ..errors import TicketArgumentError, TicketTableError
@@ -38,7 +39,7 @@ from .handle import Servers, TableHandle, handles
 from .operations import MARGIN_NUMBERS, refuse_during_resize
 from .tombstones import Destination, FoundTable
 
-__all__ = ["GAP_NUMBERS", "begin", "begins_above", "finish", "retire", "unfinished"]
+__all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
 
 log = logging.getLogger(__name__)
 
@@ -55,40 +56,48 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         held: the largest id on the shards, from whatever source.
 
     Returns:
-        The number that all tickets of the joining servers are above; after a used-up gap, those from now on.
+        The number that all tickets of the joining servers are above; after a void gap, those from now on.
 
     Raises:
         TicketArgumentError: the pools do not match, the table is too narrow for the gap, or it has no metadata and
             the stride changes.
-        TicketTableError: an old server cannot store where the others begin, or has just reached that; or its table
-            could not refuse the old configuration later.
+        TicketTableError: an old server cannot store where the others begin, or has just reached that; its table could
+            not refuse the old configuration later; or a joining server has another table of that name.
         TicketError: a server failed. Call it again when that is repaired.
     """
     _check_fit(old, new)
     states = {handle: handle.active() for handle in handles(old, name)}
-    if new.stride != old.stride:
+    widens = new.stride != old.stride
+    if widens:
         _check_metadata(states)
     model = next(iter(states.values()))
     bits = 32 if model.largest <= largest_ticket(32) else 64
-    largest = model.largest
     added = handles(new, name, new.servers[len(old.servers) :])
     joining = {handle: handle.inspect() for handle in added}
     stub = tombstones.stub_column(new.stride, *states.values(), *joining.values())
-    if new.stride != old.stride:  # the old servers' tables will have it, too
+    if widens:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
-    joined = _joined(joining)
-    used_up = bool(joined) and used_up_gap(old, new, name) is not None
-    known = new._marks.of(name).prepare(opens_above=0)
+    marks = new._marks.of(name)
+    known = marks.prepare(opens_above=0)
     held = max(held, old._marks.of(name).largest())  # a server that was set back shows less
-    highest, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
-    if above + gap // 10 > largest:
+    earlier = earlier_gap(old, new, name)
+    stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
+    highest, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
+    above = max(above, stored)
+    if above + gap // 10 > model.largest:
         raise TicketArgumentError(
-            f"the numbers of {name!r} end at {largest}: servers that join at {above} would have almost none left. "
-            "Choose a smaller gap, or widen the tables to 64 bits"
+            f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
+            "left. Choose a smaller gap, or widen the tables to 64 bits"
         )
-    if new.stride != old.stride and not joined:
-        new._marks.of(name).write_joined(above)
-        _check_below(old, new, name, above, min(gap // 2, old._marks.lead))
+    if is_void:
+        active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
+        _open_gap(old, new, name, active, highest, above)
+    elif widens:
+        bound = stored or above
+        _check_joined(joining, bound)
+        marks.write_joined(bound)  # again, as an old server may have been restored since
+        lead = 0 if stored else min(gap // 2, old._marks.lead)
+        _check_below(old, new, name, bound, lead)
     for handle, state in joining.items():
         layouts = handle.server.context.dialect.layouts
         element = handle.element(
@@ -102,13 +111,15 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
             handle.open(element, state)
         elif state is None:
             handle.server.create(element)
-        elif not used_up:
+        elif not is_void:
             log.info("%s has joined already", handle)
-    if used_up:
-        active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
-        _open_gap(old, new, active, highest, above)
-        return above
-    return min(above, *joined) if joined else above
+    for handle in states:
+        if not isinstance(handle.inspect(), ActiveTable):
+            raise TicketTableError(
+                f"{handle} was closed by another command while servers joined: run that command again, with all "
+                f"{len(new.servers)} servers"
+            )
+    return above if is_void else min([above, *_joined(joining)])
 
 
 def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int = 0) -> int:
@@ -123,12 +134,13 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     joining = {
         handle: handle.inspect() for handle in handles(new, name, new.servers[len(old.servers) :])
     }
-    joined = _joined(joining)
-    used_up = bool(joined) and used_up_gap(old, new, name) is not None
     known = new._marks.of(name).largest()
     held = max(held, old._marks.of(name).largest())
-    _, above = _opening(old, new, states, joining, gap, held, known, used_up=used_up)
-    return above if used_up else min([above, *joined])
+    earlier = earlier_gap(old, new, name)
+    stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
+    _, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
+    above = max(above, stored)
+    return above if is_void else min([above, *_joined(joining)])
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -145,7 +157,7 @@ def _opening(
     held: int,
     known: int,
     *,
-    used_up: bool,
+    is_void: bool,
 ) -> tuple[int, int]:
     """The highest number in use, and the number above which the joining servers open.
 
@@ -156,35 +168,60 @@ def _opening(
         joining: those of the others.
         gap: how far above the old servers the others begin if the stride changes.
         held: the largest id on the shards, or mark of the old servers.
-        known: the largest credible mark: that of a replaced server may be higher.
-        used_up: whether the gap of an earlier run is used up.
+        known: the largest credible mark of the new stride: that of a replaced server may be higher.
+        is_void: whether the gap of an earlier run is void.
     """
     highest = max(held, *(state.number or 0 for state in states.values()))
-    if used_up:
+    if is_void:
         # the old servers are raised above all numbers, and the others a gap above that
-        highest = max(highest, *_joined(joining)) + new._marks.margin
+        highest = max(highest, known, *_joined(joining)) + new._marks.margin
     closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
     distance = MARGIN_NUMBERS if new.stride == old.stride else gap
     above = max(highest + distance, *closed, known + new._marks.margin if known else 0)
     return highest, above
 
 
-def used_up_gap(old: Servers, new: Servers, name: str) -> tuple[int, int] | None:
-    """The largest number of the old servers, and where the others joined, if the gap between is used up."""
-    joined = new._marks.of(name).read_joined() if new.stride != old.stride else 0
-    number = max(handle.active().number or 0 for handle in handles(old, name))
-    return (number, joined) if 0 < joined < number else None
+class EarlierGap(NamedTuple):
+    """The gap above which an earlier run let servers with a larger stride join.
+
+    Attributes:
+        above: the number above which they issue tickets.
+        reached: the largest number of the old servers.
+        has_joined: whether a joining server has a table.
+    """
+
+    above: int
+    reached: int
+    has_joined: bool
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a new gap is needed: it is used up, or what was issued above it is unknown."""
+        return not self.has_joined or self.reached > self.above
+
+
+def earlier_gap(old: Servers, new: Servers, name: str) -> EarlierGap | None:
+    """The gap that an earlier run of `begin` has left, if any.
+
+    Raises:
+        TicketError: a server failed.
+    """
+    above = new._marks.of(name).read_joined() if new.stride != old.stride else 0
+    if not above:
+        return None
+    joining = handles(new, name, new.servers[len(old.servers) :])
+    reached = max(handle.active().number or 0 for handle in handles(old, name))
+    return EarlierGap(above, reached, any(isinstance(h.inspect(), ActiveTable) for h in joining))
 
 
 def _open_gap(
-    old: Servers, new: Servers, joined: list[TableHandle], below: int, above: int
+    old: Servers, new: Servers, name: str, joined: list[TableHandle], below: int, above: int
 ) -> None:
-    """Open a new gap after one that was used up: all servers continue above every number.
+    """Open a new gap in place of a void one: all servers continue above every number.
 
     The number where the others join is written last. Until then, clients of the old configuration issue nothing, and another
     run does all of it again.
     """
-    name = joined[0].sequence
     for handle in joined:
         number = handle.raise_above(above)
         if below < number < above:
@@ -198,6 +235,17 @@ def _open_gap(
     new._marks.of(name).write_raised(above, [handle.server for handle in joined])
     new._marks.of(name).write_joined(above)
     _check_below(old, new, name, above, (above - below) // 2)
+
+
+def _check_joined(joining: Mapping[TableHandle, FoundTable], bound: int) -> None:
+    """Check that no table of a joining server can issue a ticket that is not above the old servers' last one."""
+    for handle, state in joining.items():
+        if isinstance(state, ActiveTable) and (state.number or 0) + handle.stride <= bound:
+            raise TicketTableError(
+                f"the ticket table {handle} exists already: expected its next ticket above {bound}, where servers "
+                f"join, found it at {state.number}. Drop it if no client has ever drawn from it, else raise it above "
+                f"{bound}, and run this again"
+            )
 
 
 def _check_fit(old: Servers, new: Servers) -> None:
@@ -317,6 +365,7 @@ def finish(new: Servers, name: str) -> list[int]:
         handle.open(element, tombstone)
         ended.append(above)
     new._marks.of(name).prepare()
+    new._marks.of(name).end_smaller_strides()
     return ended
 
 

@@ -157,7 +157,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     high = max(high, *old.next_ids("photos", 1))
     done = run_cli("move", "photos", "--to", "media")
     assert done.code == 0, done.text
-    found = re.search(r"never issued a ticket of .* above (\d+); .* start at (\d+)", done.text)
+    found = re.search(r"shows no ticket of .* above (\d+), .* start at (\d+)", done.text)
     assert found
     assert high <= int(found[1]) < int(found[2])
     with pytest.raises(TicketTableMoved):

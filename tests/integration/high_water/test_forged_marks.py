@@ -247,9 +247,11 @@ def test_tables_that_all_were_lowered_are_refused(
     ids = draw_some(ticket_urls)
     for url, number in zip(ticket_urls, (3, 4), strict=True):
         run(url, f"UPDATE photos SET id = {number}")
-    with TicketPool(ticket_urls, hedge=False) as later:
-        with pytest.raises(TicketIntegrityError, match=f"a ticket above {max(ids)}"):
-            later.next_id("photos")
+    with (
+        TicketPool(ticket_urls, hedge=False) as later,
+        pytest.raises(TicketIntegrityError, match=f"a ticket above {max(ids)}"),
+    ):
+        later.next_id("photos")
 
 
 @pytest.mark.ticket_servers("mariadb", "mysql")

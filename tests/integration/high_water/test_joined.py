@@ -8,9 +8,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool, TicketsExhausted
+from sqla_tickets import (
+    TicketIntegrityError,
+    TicketPool,
+    TicketsExhausted,
+    TicketTableError,
+    TicketTableMoved,
+)
 from sqla_tickets.high_water import peer, service
-from sqla_tickets.maintenance import resize
+from sqla_tickets.high_water.sequence_marks import SequenceMarks
+from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.maintenance import operations, resize
+from sqla_tickets.maintenance.handle import TableHandle
+from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, assert_unique, run, until
 from tests.support.servers import ServerFixtures
 from tests.support.timing import set_timing
@@ -191,3 +201,124 @@ def test_only_pool_server_stops_at_the_gap(
     assert draw_all(open_pool(urls[:1]), stride=2) == []
     assert_unique(ids)
     assert max(ids) <= above
+
+
+# -- a growth that was begun before, or whose servers are restored or cloned
+
+
+def wipe(pool: TicketPool, *servers: int) -> None:
+    for server in servers:
+        pool.servers[server].drop("photos")
+
+
+def test_gap_recorded_by_a_killed_run_is_not_undercut(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The old servers are bounded by the larger number, so the others begin above it."""
+    new = open_pool(urls, stride=NEW)
+    marks = new._marks.of("photos")
+    marks.prepare(opens_above=0)
+    marks.write_joined(10**12)
+    above = grow(urls)
+    assert max(n or 0 for n in old._marks.of("photos").larger_joined().values()) <= above
+    assert min(joined_tickets(urls, 1)) > above
+
+
+def test_joined_server_that_is_missing_begins_above_the_gap(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The run before was killed after it had opened one of them, and had a larger gap."""
+    recorded = grow(urls, gap=10**6)
+    wipe(open_pool(urls, stride=NEW), 3)
+    grow(urls)
+    assert min(joined_tickets(urls, 1)) > recorded
+
+
+def test_growth_after_an_abandoned_one_repeats_no_ticket(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The servers that joined were taken away again, and their tickets are on the shards."""
+    grow(urls)
+    with TicketPool(urls, stride=NEW) as pool:
+        ids = [i for server in pool.servers[OLD:] for i in server.draw("photos", 50)[0]]
+        wipe(pool, 2, 3)
+    grow(urls, gap=10**6)
+    ids += [i for s in open_pool(urls[:OLD]).servers for i in s.draw("photos", 900)[0]]
+    assert_unique(ids + joined_tickets(urls))
+
+
+def test_table_of_a_server_that_joins_is_not_taken_for_joined(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It is an old server's copy, whose number is of the class that this one is to have."""
+    copy = TableHandle(open_pool(urls, stride=NEW).servers[2], "default", "photos")
+    copy.server.create(copy.element(100))
+    with pytest.raises(TicketTableError, match="exists already"):
+        grow(urls)
+
+
+def test_restored_server_is_not_raised_above_the_gap(
+    old: TicketPool, urls: list[URL], tmp_path: Path
+) -> None:
+    """The backup is older than the growth, and the largest ids are of the servers that joined."""
+    old.next_ids("photos", 9)
+    above = grow(urls, gap=10**7)
+    run(urls[0], f"DELETE FROM {MARKS} WHERE mark = {above}")
+    before = old.servers[0].last_ticket("photos")
+    with pytest.raises(TicketTableError, match=f"above {above}"):
+        operations.raise_above(old, "photos", above + 100)
+    assert old.servers[0].last_ticket("photos") == before
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(
+        shard,
+        "CREATE TABLE photos (id BIGINT PRIMARY KEY)",
+        f"INSERT INTO photos VALUES ({above + 9})",
+    )
+    found = ("--shard", shard.render_as_string(False))
+    done = run_cli("restore", "photos", "--offset", 1, *found, *options(urls[:OLD]))
+    assert done.code == 0, done.text
+    assert before < old.servers[0].last_ticket("photos") < above
+    grow(urls)  # which writes it again, as the doctor advises
+    assert set(old._marks.of("photos").larger_joined().values()) == {above}
+
+
+def test_old_server_restored_after_the_growth_issues_nothing(
+    old: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """A client with the old stride knows only the marks of that stride."""
+    number = old.servers[0].draw("photos", 9)[0][-1]
+    grow(urls)
+    new = open_pool(urls, stride=NEW)
+    resize.finish(new, "photos")
+    handle = TableHandle(old.servers[0], "default", "photos")
+    new.servers[0].drop("photos")
+    handle.server.create(handle.element(number + 1))
+    with pytest.raises((TicketsExhausted, TicketIntegrityError)):
+        open_pool(urls[:OLD]).servers[0].draw("photos", 1)
+
+
+def test_sequence_that_moves_while_a_server_joins_is_reported(
+    urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the server that joined would go on with numbers of the sequence that has left."""
+    with (
+        TicketPool(urls[:1], stride=OLD) as old,
+        TicketPool(urls[:2], stride=OLD) as new,
+        TicketPool(urls[2:], name="media") as media,
+    ):
+        old.create_table("albums")
+        prepare = SequenceMarks.prepare
+
+        def prepare_late(marks: SequenceMarks, *, opens_above: int | None = None) -> int:
+            with monkeypatch.context() as patch:
+                patch.setattr(SequenceMarks, "prepare", prepare)
+                operations.move(old, "albums", media)
+            return prepare(marks, opens_above=opens_above)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SequenceMarks, "prepare", prepare_late)
+            with pytest.raises(TicketTableError, match="closed by another command"):
+                resize.begin(old, new, "albums")
+        operations.move(new, "albums", media)
+        with pytest.raises(TicketTableMoved):
+            new.servers[1].draw("albums", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,22 @@ import pymysql
 import pytest
 from sqlalchemy import URL, MetaData
 
-from sqla_tickets import TicketError, TicketPool, TicketTableMoved
+from sqla_tickets import (
+    TicketError,
+    TicketIntegrityError,
+    TicketPool,
+    TicketTableError,
+    TicketTableMissing,
+    TicketTableMoved,
+)
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.maintenance import operations
 from sqla_tickets.maintenance.handle import TableHandle
+from sqla_tickets.maintenance.tombstones import Destination
 from sqla_tickets.tables import inspection
 from sqla_tickets.tables.context import StatementContext
-from tests.support.draws import PATIENCE, from_one_start
+from tests.support.command_line import options, run_cli
+from tests.support.draws import FLICKRS_TABLE, PATIENCE, assert_unique, from_one_start, run
 from tests.support.servers import ServerFixtures, plain_client
 
 #: The tickets of a client, its error if any, and its longest draw in seconds.
@@ -225,11 +235,117 @@ def test_two_moves_to_two_pools_at_once(
         assert late.is_to_be_done()
         operations.move(default, "photos", media)
         with pytest.raises(TicketError, match="changed by another client"):
-            late.run(0, 0)
+            late.run(0, 0, default._marks.of("photos"))
         drawn += media.next_ids("photos", 8)
         with pytest.raises(TicketTableMoved):
             third.next_id("photos")
     assert len(set(drawn)) == 12
+
+
+# -- servers that are restored from a backup, or emptied
+
+
+def set_up_anew(pool: TicketPool, server: int, *, number: int) -> None:
+    """Give a server the table of an earlier time."""
+    handle = TableHandle(pool.servers[server], pool.name, "photos")
+    handle.server.drop("photos")
+    handle.server.create(handle.element(number + 1))
+
+
+def test_source_restored_after_its_move_is_closed_again(
+    default: TicketPool, media: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """It issues none of the numbers that the sequence has issued elsewhere, not even after `restore`."""
+    default.create_table("photos")
+    drawn = [i for server in default.servers for i in server.draw("photos", 1)[0]]
+    number = default.servers[0].last_ticket("photos")
+    operations.move(default, "photos", media)
+    drawn += media.next_ids("photos", 9)
+    set_up_anew(default, 0, number=number)
+    with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
+        later.servers[0].draw("photos", 1)
+    refused = run_cli("restore", "photos", "--offset", 1, *options(ticket_urls))
+    assert refused.code == 3
+    assert "it has become 'photos' of the pool 'media'" in refused.text
+    operations.move(default, "photos", media)
+    with pytest.raises(TicketTableMoved):
+        default.servers[0].draw("photos", 1)
+    drawn += media.next_ids("photos", 9)
+    assert_unique(drawn)
+
+
+def test_old_name_restored_after_its_rename_is_refused(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    number = default.servers[0].last_ticket("photos")
+    operations.rename(default, "photos", "pictures")
+    drawn += [i for server in default.servers for i in server.draw("pictures", 5)[0]]
+    set_up_anew(default, 0, number=number)
+    default.servers[0].drop("pictures")
+    with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
+        later.servers[0].draw("photos", 1)
+    operations.rename(default, "photos", "pictures")
+    with TicketPool(ticket_urls) as later:
+        with pytest.raises(TicketTableMoved):
+            later.servers[0].draw("photos", 1)
+        drawn += [i for server in later.servers for i in server.draw("pictures", 5)[0]]
+    assert_unique(drawn)
+
+
+def interrupted(default: TicketPool, media: TicketPool) -> int:
+    """A move that ended before it opened a table; returns the last ticket."""
+    default.create_table("photos")
+    last = max(default.next_ids("photos", 9))
+    move = operations._Transfer(
+        [TableHandle(s, "default", "photos") for s in default.servers],
+        [TableHandle(s, "media", "photos") for s in media.servers],
+    )
+    opening = Destination("opening", "default", "photos")
+    for target in move._targets:
+        target.place_tombstone(opening, None)
+    for source in move._sources:
+        source.close("moved", "media", "photos")
+    return last
+
+
+def test_interrupted_move_to_an_emptied_server_is_finished(
+    default: TicketPool, media: TicketPool
+) -> None:
+    last = interrupted(default, media)
+    media.servers[0].drop("photos")
+    operations.move(default, "photos", media)
+    assert min(i for server in media.servers for i in server.draw("photos", 1)[0]) > last
+
+
+def test_interrupted_move_to_emptied_servers_names_a_start(
+    default: TicketPool, media: TicketPool
+) -> None:
+    """Nothing on the targets shows how far the sequence has come."""
+    last = interrupted(default, media)
+    for server in media.servers:
+        server.drop("photos")
+    with pytest.raises(TicketTableMissing, match=r"with a start above (\d+)") as refused:
+        operations.move(default, "photos", media)
+    named = re.search(r"above (\d+)", str(refused.value))
+    assert named
+    assert int(named[1]) >= last
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_foreign_table_is_not_extended_to_another_server(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Whoever draws from it may count by a smaller stride than the pool's."""
+    table = FLICKRS_TABLE.format(name="photos", engine="InnoDB")
+    run(ticket_urls[0], table, "INSERT INTO photos VALUES (1001, 'a')")
+    with pytest.raises(TicketTableError, match="has no metadata") as refused:
+        default.create_table("photos")
+    command = re.search(r"ALTER TABLE .*?'(?=\.)", str(refused.value))
+    assert command
+    run(ticket_urls[0], command[0])
+    default.create_table("photos")
 
 
 # -- a client between finding out what the table is, and its statement
