@@ -329,11 +329,13 @@ def _shares(prefetched: Any, key: Hashable) -> bool:
 
 def _selects_its_rows(compiled: Any, column: Column[Any]) -> bool:
     """Whether the rows of an INSERT into the column's table come from a SELECT, in a CTE or not."""
-    statement = compiled.statement
-    inserts = [statement] if isinstance(statement, Insert) else []
+    state = compiled.dml_compile_state  # the statement itself may wrap the INSERT
+    inserts = [state.statement] if state and isinstance(state.statement, Insert) else []
     if compiled.ctes:
         inserts = [
-            element for element in visitors.iterate(statement) if isinstance(element, Insert)
+            element
+            for element in visitors.iterate(compiled.statement)
+            if isinstance(element, Insert)
         ]
     into = str(column.table)  # the ORM's statements have a copy of the table
     return any(i.select is not None and str(i.table) == into for i in inserts)

@@ -112,6 +112,15 @@ def test_selected_rows_are_refused_where_no_key_would_notice(site: Site) -> None
             session.execute(copy)
 
 
+@returning
+def test_selected_rows_of_a_from_statement_are_refused(site: Site) -> None:
+    with site.session() as session:
+        session.execute(insert(Photo), ROWS)
+        copied = insert(Note).from_select(["word"], select(Photo.title)).returning(Note)
+        with pytest.raises(TicketArgumentError, match=r"one id of .*'numbers'.* to every row"):
+            session.scalars(select(Note).from_statement(copied))
+
+
 def test_save_objects(site: Site) -> None:
     with site.count() as counted, site.session() as session, session.begin():
         session.bulk_save_objects([Photo(title=title) for title in "abcde"])

@@ -17,6 +17,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    lambda_stmt,
     select,
 )
 from sqlalchemy.exc import DBAPIError
@@ -217,6 +218,20 @@ def test_rows_that_were_selected_are_refused(site: Site) -> None:
         connection.commit()
     assert counted.draws == {"photos": 1}
     assert len(site.rows(photos)) == 6
+
+
+def test_selected_rows_in_a_lambda_are_refused(site: Site) -> None:
+    """Its statement wraps the INSERT, and nothing but the database keeps numbers apart."""
+    with site.engine.begin() as connection:
+        connection.execute(insert(photos), TITLES)
+        copy = lambda_stmt(
+            lambda: insert(orders).from_select(
+                ["order_id", "customer"], select(photos.c.id, photos.c.title)
+            )
+        )
+        with pytest.raises(TicketArgumentError, match=r"one id of .*'papers'.* to every row"):
+            connection.execute(copy)
+    assert site.rows(orders) == []
 
 
 def test_rows_that_were_selected_with_ids_of_their_own(site: Site) -> None:
