@@ -3,8 +3,8 @@
 """``before_flush``: draws the new objects' tickets at once, and sets them before the flush does anything else.
 
 With its primary keys set, a flush on MySQL is one executemany instead of an INSERT per object. A shard chooser sees
-the id that it needs. Objects that a later listener adds, and bulk and Core statements, get their tickets from the
-column default.
+the id that it needs, also of objects that a later listener adds. In other sessions, such objects get their tickets
+from the column default, like bulk and Core statements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Column, event
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
+from sqlalchemy.ext.horizontal_shard import ShardedSession
+from sqlalchemy.orm import (
+    InstanceState,
+    Mapper,
+    Session,
+    SessionTransaction,
+    SessionTransactionOrigin,
+)
 from sqlalchemy.orm import attributes as orm
 
 from .default import IdDefault, IdSource, refuse_database_of
@@ -41,9 +48,20 @@ def install() -> None:
     """Listen to every flush; later calls do nothing."""
     if not event.contains(Session, "before_flush", assign_tickets):
         event.listen(Session, "before_flush", assign_tickets)
+        event.listen(ShardedSession, "after_transaction_create", assign_late_tickets)
 
 
-def assign_tickets(session: Session, flush_context: UOWTransaction, instances: object) -> None:
+def assign_late_tickets(session: Session, transaction: SessionTransaction) -> None:
+    """Draw for the objects that later ``before_flush`` listeners added, before their shards are chosen.
+
+    A flush begins its subtransaction after all those listeners.
+    """
+    is_of_flush = transaction.origin is SessionTransactionOrigin.SUBTRANSACTION
+    if is_of_flush and len(session.dispatch.before_flush) > 1:  # else nobody could add any
+        assign_tickets(session, None, None)
+
+
+def assign_tickets(session: Session, flush_context: object, instances: object) -> None:
     """Draw once per sequence for all new objects of a flush, in the order they were added.
 
     Raises:

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, BigInteger, Engine, ForeignKey, String, create_engine, insert, select
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Engine,
+    ForeignKey,
+    String,
+    create_engine,
+    event,
+    insert,
+    select,
+)
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
@@ -184,6 +194,42 @@ def test_a_failed_draw_chooses_no_shard(site: Site, shards: Shards) -> None:
         session.commit()
     assert chosen_by
     assert sum(len(rows_of(engine)) for engine in shards.values()) == 1
+
+
+def test_sharded_flush_gives_late_objects_their_ids(site: Site, shards: Shards) -> None:
+    """A ``before_flush`` listener adds them after the tickets of the others are drawn."""
+    chosen_by: list[int] = []
+    with site.count() as counted, session_over(shards, chosen_by, "shard0") as session:
+        event.listen(session, "before_flush", add_photo)
+        session.add_all(Photo() for _ in range(8))
+        session.commit()
+    assert counted.tickets == {"photos": 9}
+    assert None not in chosen_by
+    assert sum(len(rows_of(engine)) for engine in shards.values()) == 9
+    for name, engine in shards.items():
+        assert {shard_of(key) for key in rows_of(engine)} <= {name}
+
+
+def add_photo(session: Session, context: object, instances: object) -> None:
+    session.add(Photo(title="late"))
+
+
+def add_tag(session: Session, context: object, instances: object) -> None:
+    for photo in [each for each in session.new if isinstance(each, Photo)]:
+        photo.tags.append(Tag())
+
+
+def test_sharded_flush_without_late_id_can_be_repeated(site: Site, shards: Shards) -> None:
+    site.pool.drop_table("tags")
+    with session_over(shards, []) as session:
+        event.listen(session, "before_flush", add_tag, once=True)
+        session.add(photo := Photo())
+        with pytest.raises(TicketTableMissing):
+            session.flush()
+        site.pool.create_table("tags", start=1000)
+        session.commit()
+        assert rows_of(shards[shard_of(photo.id)]) == [photo.id]
+        assert session.scalars(select(Tag.photo_id)).all() == [photo.id]
 
 
 async def test_async_session_with_async_tickets(tmp_path: Path) -> None:
