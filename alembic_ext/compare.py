@@ -22,7 +22,7 @@ from alembic.operations.ops import (
     UpgradeOps,
 )
 from alembic.util import CommandError, PriorityDispatchResult
-from sqlalchemy import Column
+from sqlalchemy import Column, DefaultClause, Identity
 
 from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError
 from sqla_tickets.dialects import find_dialect
@@ -72,8 +72,7 @@ def compare_tickets(context: AutogenContext, upgrade_ops: UpgradeOps) -> Priorit
                 declared[key].is_new = True
     missing = [each for each in declared.values() if each.is_new]
     missing += _missing_on_servers(context, declared)
-    found = [CreateTicketTableOp(each.name, pool=each.pool) for each in missing if each.is_new]
-    found += [_taken_over(context, each) for each in missing if not each.is_new]
+    found = [_creation(context, each) for each in missing]
     found.sort(key=lambda op: (op.pool or "", op.name))
     needed = snowflake.missing(context, [column for _, column in created])
     _spare_ticket_tables(context, upgrade_ops, {each.name for each in declared.values()})
@@ -86,15 +85,28 @@ def keep_auto_increment(
     _context: AutogenContext,
     operation: AlterColumnOp,
     _schema: str | None,
-    _table: str,
-    _name: str,
+    table: str,
+    name: str,
     found: Column[Any],
     declared: Column[Any],
 ) -> PriorityDispatchResult:
-    """Keep the AUTO_INCREMENT of a column that is altered for another reason: until a take-over ends, old processes need it."""
-    if found.autoincrement is True and isinstance(declared.default, TicketSequence):
+    """Keep a column's AUTO_INCREMENT, identity or sequence: until a take-over ends, old processes need it."""
+    if not isinstance(declared.default, TicketSequence):
+        return PriorityDispatchResult.CONTINUE
+    if found.autoincrement is True:
         operation.kw["autoincrement"] = True
+    if declared.server_default is None and _numbers_rows(found.server_default):
+        log.info("the server default of %s.%s is kept until a take-over ends", table, name)
+        operation.modify_server_default = False
+        found.server_default = None  # Alembic's own comparison of sequences comes last
     return PriorityDispatchResult.CONTINUE
+
+
+def _numbers_rows(default: object) -> bool:
+    """Whether a server default numbers the rows that come without an id, and lets others in."""
+    if isinstance(default, Identity):
+        return not default.always
+    return isinstance(default, DefaultClause) and "nextval(" in str(default.arg).lower()
 
 
 def _declared(context: AutogenContext) -> dict[tuple[str | None, str], _Declared]:
@@ -129,13 +141,9 @@ def _created_columns(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, Col
             yield from _created_columns(op.ops)
 
 
-def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
-    """A sequence for tables that already have ids; it begins above them."""
-    there = [
-        column
-        for column in declared.columns
-        if context.inspector.has_table(column.table.name, schema=column.table.schema)
-    ]
+def _creation(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
+    """Create a sequence, which begins above the ids that its columns already have."""
+    there = [column for column in declared.columns if _is_there(context, column)]
     if len(there) > 1:
         log.warning(
             "%s draw from %r: make sure that this sequence begins above the largest id of each column",
@@ -144,6 +152,14 @@ def _taken_over(context: AutogenContext, declared: _Declared) -> CreateTicketTab
         )
     above = (there[0].table.fullname, there[0].name) if there else None
     return CreateTicketTableOp(declared.name, start_above=above, pool=declared.pool)
+
+
+def _is_there(context: AutogenContext, column: Column[Any]) -> bool:
+    """Whether the application's database already has a column."""
+    name, schema = column.table.name, column.table.schema
+    return context.inspector.has_table(name, schema=schema) and any(
+        each["name"] == column.name for each in context.inspector.get_columns(name, schema=schema)
+    )
 
 
 # -- the ticket servers
@@ -223,25 +239,24 @@ def _spare_ticket_tables(
     context: AutogenContext, upgrade_ops: UpgradeOps, declared: set[str]
 ) -> None:
     """Keep ticket tables from being dropped because no MetaData has them."""
-    dropped = {
-        op.table_name: op
-        for op in upgrade_ops.ops
-        if isinstance(op, DropTableOp) and op.schema is None
-    }
+    dropped = [op for op in upgrade_ops.ops if isinstance(op, DropTableOp)]
     listed = _with_metadata(context) if dropped else set[str]()
     spared = {
-        name
-        for name, op in dropped.items()
-        if name in listed
-        or name in (MARKS, lease_table.NAME)
-        or (name in declared and are_columns(op.to_table().columns.keys()))
+        (op.table_name, op.schema)
+        for op in dropped
+        if (op.schema is None and op.table_name in listed)
+        or op.table_name in (MARKS, lease_table.NAME)
+        or "sqla_tickets" in (op.to_table().comment or "")
+        or (op.table_name in declared and are_columns(op.to_table().columns.keys()))
     }
-    for name in sorted(spared):
+    for name, _ in sorted(spared, key=str):
         log.info("the ticket table %r in the application's own database is kept", name)
     upgrade_ops.ops[:] = [
         op
         for op in upgrade_ops.ops
-        if not (isinstance(op, (DropTableOp, ModifyTableOps)) and op.table_name in spared)
+        if not (
+            isinstance(op, (DropTableOp, ModifyTableOps)) and (op.table_name, op.schema) in spared
+        )
     ]
 
 

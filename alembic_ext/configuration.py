@@ -1,6 +1,7 @@
 """Finds the ticket servers of a migration.
 
-It uses the first of these sources that names a pool; the command line's ``-x`` overrides all of them:
+It uses the first of these sources that names a pool; the command line's ``-x`` overrides all of them. Either of the
+first two replaces all that follow: a test with its own pools never reaches the servers in a file.
 
 1. ``context.configure(ticket_pools=...)`` in ``env.py``;
 2. ``config.attributes["ticket_pools"]``;
@@ -72,17 +73,20 @@ def pool_named(pools: Pools, name: str | None) -> TicketPool:
         wanted, there = name or "default", ", ".join(sorted(pools))
         where = "ticket_servers" if wanted == "default" else f"a section [ticket_pools.{wanted}]"
         raise CommandError(
-            f"no ticket pool named {wanted!r} is configured (configured: {there}): name one of these, or"
-            f" add {where} to alembic.ini"
+            f"no ticket pool named {wanted!r} is configured (configured: {there}): name one of these, or configure it "
+            f"where they are: in ticket_pools, or as {where} of alembic.ini"
         ) from None
 
 
 def find_pools(context: MigrationContext) -> dict[str, TicketPool]:
     """The pools of a migration by name; empty if none is configured. Connects to nothing."""
-    made: dict[str, TicketPool] | None = context.opts.get("_ticket_pools")
-    if made is None:
-        made = context.opts["_ticket_pools"] = {**_configured(context), **_of_command_line(context)}
-    return made
+    # Alembic shares the options between the contexts of one `env.py`
+    known: tuple[MigrationContext, dict[str, TicketPool]] | None
+    known = context.opts.get("_ticket_pools")
+    if known is None or known[0] is not context:
+        made = {**_configured(context), **_of_command_line(context)}
+        known = context.opts["_ticket_pools"] = (context, made)
+    return known[1]
 
 
 def option(context: MigrationContext, name: str) -> str | None:

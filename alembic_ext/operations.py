@@ -23,13 +23,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from alembic.operations.base import Operations
 from alembic.util import CommandError
-from sqlalchemy import ColumnClause, Select, column, func, inspect, select, table
+from sqlalchemy import (
+    ColumnClause,
+    Connection,
+    Engine,
+    Select,
+    column,
+    func,
+    inspect,
+    select,
+    table,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqla_tickets import TicketError, TicketPool
-from sqla_tickets.connect.engines import engine_for
+from sqla_tickets.connect.engines import address_of, engine_for
 from sqla_tickets.connect.timeouts import Timeouts
-from sqla_tickets.dialects import LayoutName
+from sqla_tickets.dialects import LayoutName, dialect_of
 from sqla_tickets.maintenance import operations as maintenance
 from sqla_tickets.tables.inspection import ActiveTable
 from sqla_tickets.tables.new_table import NewTable
@@ -57,8 +67,8 @@ log = logging.getLogger("alembic.sqla_tickets")
 #: A table and a column, or these and the URLs of all databases that have the table.
 StartAbove = tuple[str, str] | tuple[str, str, Sequence[str]]
 
-#: How long a database may take to find the largest id of a column that has no index.
-MAX_ID_QUERY_SECONDS: Final = 600.0
+#: How long a database may take to find the largest id of a column that has no index, and to wait for the table's lock.
+MAX_ID_QUERY: Final = Timeouts(600.0, lock_wait_seconds=10.0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -163,27 +173,50 @@ def _largest_id(operations: Operations, start_above: StartAbove) -> int:
     schema, _, bare = name.rpartition(".")
     ids: ColumnClause[int] = column(key)
     largest: Select[Any] = select(func.max(ids)).select_from(table(bare, schema=schema or None))
+    listed = start_above[2] if len(start_above) == 3 else None
     try:
-        if len(start_above) == 3:
-            return max(_largest_at(url, largest) for url in start_above[2])
-        own = int(operations.get_bind().scalar(largest) or 0)
-        shards = shards_of(operations.migration_context)
+        bind = operations.get_bind()
+        urls = shards_of(operations.migration_context) if listed is None else listed
+        shards = [engine_for(url, MAX_ID_QUERY) for url in urls]
+        others = [shard for shard in shards if not _is_same_database(shard, bind.engine)]
         # one that has no such table yet has no ids, and raises the sequence when it has
-        return max([own, *(_largest_at(url, largest, (bare, schema or None)) for url in shards)])
+        if_there = (bare, schema or None) if listed is None else None
+        found = [_largest_at(shard, largest, if_there) for shard in others]
+        if listed is None or len(others) < len(shards):
+            # another connection would wait for this transaction's own locks
+            found.append(int(bind.scalar(largest) or 0))
+        return max(found)
     except SQLAlchemyError as error:
         raise CommandError(
             f"start_above={name!r}, {key!r}: the column's largest value cannot be read: {error}"
         ) from error
 
 
+def _is_same_database(one: Engine, other: Engine) -> bool:
+    """Whether two engines read the same tables; the user and the options may choose a schema or a socket."""
+    return address_of(one) == address_of(other) and (
+        (one.url.username, one.url.query) == (other.url.username, other.url.query)
+    )
+
+
 def _largest_at(
-    url: str, largest: Select[Any], if_there: tuple[str, str | None] | None = None
+    shard: Engine, largest: Select[Any], if_there: tuple[str, str | None] | None = None
 ) -> int:
     """The largest id in a database; 0 where the table ``if_there`` is missing."""
-    with engine_for(url, Timeouts(MAX_ID_QUERY_SECONDS)).connect() as connection:
+    with shard.connect() as connection:
         if if_there is not None and not inspect(connection).has_table(*if_there):
             return 0
+        _limit_lock_waits(connection)
         return int(connection.scalar(largest) or 0)
+
+
+def _limit_lock_waits(connection: Connection) -> None:
+    """Let the server end a wait for the table's lock, which another migration may hold."""
+    dbapi = connection.connection.dbapi_connection
+    assert dbapi is not None  # a connection that was just checked out
+    cursor = dbapi.cursor()
+    dialect_of(connection.dialect).set_up_session(dbapi, cursor, MAX_ID_QUERY.lock_wait_seconds)
+    cursor.close()
 
 
 def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTableOp) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, create_engine
 
-from alembic_ext.configuration import find_pools, pools_of
+from alembic_ext.configuration import find_pools, pool_named, pools_of
 from sqla_tickets import TicketPool
 from tests.support.migration_contexts import configured_context
 from tests.support.projects import Project
@@ -86,6 +88,26 @@ def test_attributes_come_before_what_is_attached(given: Any, tmp_path: Path) -> 
     assert hosts(configured_context(config, target_metadata=metadata)) == {"default": ["a", "b"]}
     made = configured_context(config, target_metadata=metadata, ticket_pools={"x": [TWO]})
     assert hosts(made) == {"x": ["b"]}
+
+
+def test_given_pools_replace_all_those_of_the_file(tmp_path: Path) -> None:
+    """A test that gives its own pools must not reach the file's servers, whatever an operation names."""
+    config = ini(tmp_path, INI)
+    config.attributes["ticket_pools"] = {"default": [ONE]}
+    pools = find_pools(configured_context(config))
+    with pytest.raises(CommandError, match=r"'media' .*configured: default.* in ticket_pools,"):
+        pool_named(pools, "media")
+
+
+def test_each_context_of_an_environment_has_its_pools() -> None:
+    """A loop over databases calls `context.configure()` for each one, and Alembic keeps the options."""
+    environment = EnvironmentContext(Config(), ScriptDirectory("."))
+    with create_engine("sqlite://").connect() as connection:
+        for url, host in ((ONE, "a"), (TWO, "b")):
+            environment.configure(connection=connection, ticket_pools=[url])
+            made = environment.get_context()
+            assert hosts(made) == {"default": [host]}
+            assert find_pools(made) is find_pools(made)
 
 
 def test_variables_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import URL, BigInteger, Column, Connection, MetaData, Table, create_engine, text
 from sqlalchemy import insert as insert_into
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+import alembic_ext
 from sqla_tickets import TicketPool, TicketSequence
+from sqla_tickets.connect.timeouts import Timeouts
 from tests.integration.migrations.test_first_steps import insert
 from tests.support.command_line import run_cli
 from tests.support.draws import run, setting
@@ -108,6 +116,57 @@ def test_every_shard_of_the_configuration_counts(tmp_path: Path) -> None:
     assert "every ticket of 'photos' is above 5010000: the largest photos.id is 5000000" in logged
     with TicketPool(tickets) as pool:
         assert min(pool.next_ids("photos", 2)) > 5_000_000
+
+
+@contextlib.contextmanager
+def migrating(shard: URL, pool: TicketPool, shards: Sequence[str]) -> Iterator[Operations]:
+    """The operations of a migration in one transaction, and the configuration's shards."""
+    config = Config()
+    config.set_main_option("shards", " ".join(shards).replace("%", "%%"))
+    environment = EnvironmentContext(config, ScriptDirectory("."))
+    with create_engine(shard, poolclass=NullPool).begin() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"ticket_pools": pool}, environment_context=environment
+        )
+        with Operations.context(context) as op:
+            yield op
+
+
+@pytest.mark.app_databases("postgresql")
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("source", ["shards", "list"])
+def test_own_shard_is_read_in_the_own_transaction(
+    shard_urls: list[URL], default: TicketPool, source: str
+) -> None:
+    """Another connection would wait for the lock that this migration holds."""
+    for shard, largest in zip(shard_urls, (10, 5_000_000), strict=True):
+        run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+        run(shard, f"INSERT INTO photos VALUES ({largest})")
+    shards = [*map(text_of, shard_urls)]
+    for shard in shard_urls:
+        with migrating(shard, default, shards) as op:
+            op.execute("ALTER TABLE photos ADD title VARCHAR(9)")
+            above = ("photos", "id", shards) if source == "list" else ("photos", "id")
+            alembic_ext.create_ticket_table("photos", start_above=above)
+    assert min(default.next_ids("photos", 2)) > 5_000_000
+
+
+@pytest.mark.app_databases("postgresql")
+@pytest.mark.ticket_servers("sqlite")
+def test_shard_that_is_locked_for_long_is_an_error(
+    shard_urls: list[URL], default: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration of that shard may take hours."""
+    monkeypatch.setattr("alembic_ext.operations.MAX_ID_QUERY", Timeouts(600, 0.05))
+    for shard in shard_urls:
+        run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+    with create_engine(shard_urls[1]).begin() as connection:
+        connection.execute(text("LOCK TABLE photos"))
+        with (
+            migrating(shard_urls[0], default, [*map(text_of, shard_urls)]),
+            pytest.raises(CommandError, match=r"largest value cannot be read: .*lock timeout"),
+        ):
+            alembic_ext.create_ticket_table("photos", start_above=("photos", "id"))
 
 
 class Writer(threading.Thread):

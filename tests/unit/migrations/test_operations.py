@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import alembic.op
 import pytest
+from sqlalchemy import create_engine
 
 import alembic_ext
 from alembic_ext import op
@@ -16,6 +17,7 @@ from alembic_ext.operations import (
     NextTicketsOp,
     RaiseTicketTableOp,
     RenameTicketTableOp,
+    _is_same_database,
 )
 
 
@@ -36,6 +38,21 @@ def test_reverse_of_reverse_is_the_same(function: str) -> None:
     undone = "created_by"
     same = {k: v for k, v in vars(before).items() if k != undone}
     assert {k: v for k, v in vars(after).items() if k != undone} == same
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("mysql+pymysql://app:other@shard1:3306/app?unix_socket=/one", True),
+        ("mysql+pymysql://app@shard1/app?unix_socket=/two", False),
+        ("mysql+pymysql://root@shard1/app?unix_socket=/one", False),
+        ("mysql+pymysql://app@shard2/app?unix_socket=/one", False),
+    ],
+)
+def test_same_database_has_user_and_options_in_common(other: str, same: bool) -> None:
+    """They may choose a server, or a schema: a shard that is skipped by mistake repeats ids."""
+    own = create_engine("mysql+pymysql://app@shard1/app?unix_socket=/one")
+    assert _is_same_database(own, create_engine(other)) is same
 
 
 def test_tickets_drawn_cannot_be_taken_back() -> None:
