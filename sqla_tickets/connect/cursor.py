@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.util import await_only
 
 from ..errors import OutOfStep
 from .ok_packets import Insert, Pollable, insert_over_socket
@@ -17,6 +18,8 @@ log = logging.getLogger("sqla_tickets.connect.connection")
 #: The drivers whose connections have ``query()`` and ``insert_id()``, as MySQL's C library has. Their cursors call both,
 #: after up to nine calls more.
 _LIKE_C_LIBRARY: Final = {"pymysql", "MySQLdb"}
+#: Those whose ``query()`` is awaited.
+_AWAITED: Final = {"asyncmy", "aiomysql"}
 
 
 class DrawCursor(DBAPICursor, Protocol):
@@ -89,14 +92,17 @@ class CheckedCursor(TicketCursor):
         name: the server's name, for the log.
     """
 
-    __slots__ = ("_buffer", "_has_executed", "_insert", "_name", "_poll")
+    __slots__ = ("_buffer", "_has_read_ahead", "_insert", "_inserts_by_driver", "_name", "_poll")
 
     def __init__(self, dbapi: DBAPIConnection, poll: Poll, name: str = "") -> None:
         super().__init__(dbapi)
         self._poll, self._buffer, self._name = poll, buffer_of(dbapi), name
-        #: Whether the driver may have read ahead since the last `insert`.
-        self._has_executed = True
-        self._insert = insert_over_socket(dbapi, poll) or _insert_of(dbapi)
+        over_socket = insert_over_socket(dbapi, poll)
+        #: Whether an `insert` leaves it to the driver to read, which may read ahead.
+        self._inserts_by_driver = over_socket is None
+        #: Whether the driver may have read ahead.
+        self._has_read_ahead = True
+        self._insert = over_socket or _insert_of(dbapi)
 
     def execute(self, *arguments: Any) -> object:
         """Send a statement, unless there is unread data.
@@ -107,7 +113,7 @@ class CheckedCursor(TicketCursor):
         events = self._poll(0)
         if events or self._buffer():
             self._refuse(events)
-        self._has_executed = True
+        self._has_read_ahead = True
         return super().execute(*arguments)
 
     def insert(self, statement: str, *parameters: Any) -> int:
@@ -119,9 +125,9 @@ class CheckedCursor(TicketCursor):
         if self._insert is None or parameters:
             return super().insert(statement, *parameters)
         events = self._poll(0)
-        if events or (self._has_executed and self._buffer()):
+        if events or (self._has_read_ahead and self._buffer()):
             self._refuse(events)
-        self._has_executed = False
+        self._has_read_ahead = self._inserts_by_driver
         return self._insert(statement, self.request)
 
     def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:
@@ -137,10 +143,8 @@ class CheckedCursor(TicketCursor):
 
 def _insert_of(dbapi: DBAPIConnection) -> Insert | None:
     """The same as `DrawCursor.insert` without the driver's cursor; None if only its cursor sends statements."""
-    driver: Any = dbapi
-    modules = {base.__module__.partition(".")[0] for base in type(dbapi).__mro__}
-    if not modules & _LIKE_C_LIBRARY:
-        return None
+    driver: Any = getattr(dbapi, "driver_connection", dbapi)
+    modules = {base.__module__.partition(".")[0] for base in type(driver).__mro__}
 
     def insert(statement: str, request: Pollable | None) -> int:
         if request is not None:
@@ -148,4 +152,12 @@ def _insert_of(dbapi: DBAPIConnection) -> Insert | None:
         driver.query(statement.encode(driver.encoding))
         return int(driver.insert_id())
 
-    return insert
+    def insert_async(statement: str, request: Pollable | None) -> int:
+        if request is not None:
+            request.be_polled()
+        await_only(driver.query(statement))
+        return int(driver.insert_id())
+
+    if modules & _LIKE_C_LIBRARY:
+        return insert
+    return insert_async if modules & _AWAITED else None

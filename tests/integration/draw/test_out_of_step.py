@@ -9,7 +9,7 @@ from typing import cast
 
 import pymysql
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
 
 from sqla_tickets import TicketIntegrityError, TicketPool
 from sqla_tickets.connect.cursor import DrawCursor
@@ -78,6 +78,36 @@ def test_answer_that_comes_twice_is_no_ticket(
 
     route.run(with_pool)
     assert (OUT_OF_STEP in caplog.text) == (route.module not in DROPPING or bool(pause))
+
+
+class Instrumented(pymysql.connections.Connection):
+    """A connection as tracing libraries make it: the package leaves its socket to the driver, which reads ahead."""
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        return super().query(sql, unbuffered)
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_answer_that_comes_twice_to_a_subclass_is_no_ticket(ticket_urls: list[URL]) -> None:
+    with proxied(ticket_urls[0]) as (proxy, through):
+        engine = create_engine(
+            "mysql+pymysql://",
+            creator=lambda: Instrumented(
+                host="127.0.0.1",
+                port=through.port or 0,
+                user=through.username,
+                password=through.password or "",
+                database=through.database,
+                autocommit=True,
+            ),
+        )
+        with TicketPool([engine], stride=2, hedge=False) as pool:
+            pool.create_table("users", start=USERS, layout="counter")
+            pool.create_table("photos", layout="counter")
+            pool.next_id("users"), pool.next_id("photos")
+            with repeating(proxy):
+                assert pool.next_id("users") >= USERS
+            assert pool.next_id("photos") < USERS
 
 
 @contextmanager
