@@ -32,6 +32,7 @@ __all__ = [
     "OwnerMark",
     "SharedCall",
     "SingleFlight",
+    "TaskEvent",
     "WeakRegistry",
     "background_call",
     "begun",
@@ -230,6 +231,31 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
     finally:
         if task.cancel():
             await asyncio.wait([task])
+
+
+class TaskEvent:
+    """A `threading.Event` for one task, in SQLAlchemy's greenlet; only its event loop's thread may use it.
+
+    A time limit for `asyncio.Event` would take a task of its own.
+    """
+
+    def __init__(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._future.done()
+
+    def set(self) -> None:
+        """Set it, and wake the task that waits."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, for at most ``seconds``; returns whether it is."""
+        if not self._future.done():
+            await_only(asyncio.wait([self._future], timeout=seconds))
+        return self._future.done()
 
 
 async def run_in_greenlet(work: Callable[[], T]) -> T:

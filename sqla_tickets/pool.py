@@ -245,8 +245,9 @@ class TicketPool(event.EventTarget):
         Raises:
             TicketArgumentError: a driver is async, but the caller is synchronous code.
         """
-        for server in self.servers:
-            server.check_caller()
+        if not in_event_loop():
+            for server in self.servers:
+                server.check_caller()
 
     def _is_reachable_from(self, pool: TicketPool) -> bool:
         """Whether ``pool`` still finds this pool by its name."""
@@ -296,9 +297,9 @@ class TicketPool(event.EventTarget):
 
     def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
         """The part of `next_id` that may draw, by the sequence's name and the bounds of its blocks."""
-        if self._is_async:
-            self._check_caller()
         if bounds[1] > 1:
+            if self._is_async:
+                self._check_caller()
             buffer = self._buffer_of_this_process()
             ticket = buffer.take_one(name, bounds, self._draw, self._begin_fetch)
             if ticket is not None:

@@ -6,15 +6,12 @@ one each: most of them queue, and a draw takes a millisecond.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from sqlalchemy.util import await_only
-
-from ..concurrency import WeakRegistry, in_background, in_time, threading, time, within
+from ..concurrency import TaskEvent, WeakRegistry, in_background, threading, time, within
 from ..errors import TicketServerError
 from .connection import Connection
 from .timeouts import CONNECT_TIMING
@@ -85,7 +82,7 @@ class _Wait:
     patience: float = CONNECT_TIMING.several_round_trips_seconds
 
     def __init__(self, *, in_a_task: bool) -> None:
-        self._over = asyncio.Event() if in_a_task else threading.Event()
+        self._over = TaskEvent() if in_a_task else threading.Event()
         self._lock = threading.Lock()
         self.is_wanted = True
         self._connection: Connection | None = None
@@ -144,13 +141,7 @@ class ConnectionRequest(_Wait):
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; returns whether the request was answered or cancelled."""
-        if not isinstance(self._over, asyncio.Event):
-            return self._over.wait(seconds)
-        try:
-            await_only(in_time(self._over.wait(), seconds))
-        except TimeoutError:
-            return False
-        return True
+        return self._over.wait(seconds)
 
 
 class PendingConnect(_Wait):
@@ -206,10 +197,7 @@ class PendingConnect(_Wait):
         try:
             if not in_background(self._open, name, in_a_task=self._in_a_task):
                 return self._open_in_time()
-            if isinstance(self._over, asyncio.Event):
-                await_only(self._over.wait())
-            else:
-                self._over.wait()
+            self._over.wait()
         except BaseException:  # a cancelled task, an interrupt
             connection = self.withdraw()
             if connection is not None:

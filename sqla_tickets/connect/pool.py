@@ -21,6 +21,7 @@ from ..concurrency import (
     OwnerMark,
     begun,
     in_background,
+    in_event_loop,
     owner_mark,
     running_loop,
     threading,
@@ -83,6 +84,10 @@ class Connections:
     def dialect(self) -> Dialect:
         """The engine's dialect, which knows the server's version after the first connection."""
         return self._engine.dialect
+
+    def of_greenlet(self, loop: asyncio.AbstractEventLoop) -> IdleConnections | None:
+        """The idle ones of an event loop; None if this code must not use them: it cannot wait, or the driver blocks."""
+        return self._loops.get(loop) if self._is_async and in_event_loop() else None
 
     def acquire(self, waiter: Waiter | None = None) -> Connection:
         """Take an idle connection, or open a new one.
@@ -339,7 +344,9 @@ class Connections:
     def _idle(self) -> IdleConnections:
         if not self._is_async:
             return self.of_threads
-        return self._loops.setdefault(asyncio.get_running_loop(), IdleConnections())
+        loop = asyncio.get_running_loop()
+        idle = self._loops.get(loop)
+        return self._loops.setdefault(loop, IdleConnections()) if idle is None else idle
 
     def open(self) -> Connection:
         """Open a new connection.

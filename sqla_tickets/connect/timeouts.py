@@ -59,6 +59,11 @@ class Timeouts:
         return self.timeout_seconds + self.lock_wait_seconds
 
     @property
+    def work_seconds(self) -> float:
+        """The time after which work of several statements is cancelled in an event loop; no draw waits for it."""
+        return 5 * self.draw_seconds
+
+    @property
     def cancel_seconds(self) -> float:
         """The time after which an attempt to connect in an event loop is cancelled; a driver's own time-out comes first."""
         return math.ceil(self.draw_seconds) + 1

@@ -266,10 +266,17 @@ class ServerAccess:
         def on(connection: Connection) -> None:
             work(self.context.over(connection.cursor, connection.identity))
 
+        self._off_the_loop(lambda: self._in_time(self.timeouts.draw_seconds, lambda: self._run(on)))
+
+    def _in_time(self, seconds: float, work: Callable[[], T]) -> T:
+        """Do work that is no draw, in an event loop within a time limit, as its driver may have none.
+
+        Raises:
+            TimeoutError: it took longer, and was cancelled.
+        """
         if self.engine.dialect.is_async and in_event_loop():
-            within(self.timeouts.draw_seconds, lambda: self._run(on))  # no driver need end it
-        else:
-            self._off_the_loop(lambda: self._run(on))
+            return within(seconds, work)
+        return work()
 
     def _run(self, work: Callable[[Connection], T], attempts: int = 1) -> T:
         """Do ``work`` with a connection; if that was idle and is lost, with a new one.

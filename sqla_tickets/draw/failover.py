@@ -90,7 +90,7 @@ class Failover:
             and table.quarantine is None
             and table.breaker.reason is None
             and first.breaker.reason is None
-            and not first.in_flight
+            and (not first.in_flight or self._is_least_loaded(first))
             and not first.probes.under_way.refs
         )
         if is_first_choice:
@@ -102,6 +102,11 @@ class Failover:
                 failures[first] = error
                 self._log_failure(first, name, error, was_well=True)
         return self._draw_elsewhere(name, n, start, began, failures)
+
+    def _is_least_loaded(self, server: TicketServer) -> bool:
+        """Whether a server that draws wait for answers them, and no other server has fewer in flight."""
+        load = len(server.in_flight)
+        return not server.unresponsive and all(len(s.in_flight) >= load for s in self._servers)
 
     def _draw_elsewhere(
         self, name: str, n: int, start: int, began: float, failures: dict[TicketServer, TicketError]

@@ -369,15 +369,18 @@ class TicketServer(TableAccess):
         monitor, events = self._monitor(), self._events
         if table is None or monitor is None or events is None:
             return None
+        loop = running_loop()
         if (
-            not self._is_direct
-            or running_loop() is not None
+            (loop is None and not self._is_direct)
             or (events.has_listeners and events.dispatch.drawn)
             or ((events.logs_draws or since > monitor.measure_at) and events.is_told_of_draws())
         ):
             return None
+        idle = connections.of_threads if loop is None else connections.of_greenlet(loop)
+        if not idle:
+            return None
         try:
-            connection = connections.of_threads.pop()
+            connection = idle.pop()
         except IndexError:
             return None
         # the layout first and the fence last: marks that arrive in between count
@@ -395,7 +398,7 @@ class TicketServer(TableAccess):
         if layout is None or not is_known or before + n * table.stride > table.ends_at:
             connections.release(connection)
             return None
-        request = InFlightRequest(self, table, n, None, connection.under_way)
+        request = InFlightRequest(self, table, n, loop, connection.under_way)
         request.connection, request.began, request.since = connection, since, since
         request.end = {}
         request.overdue_seconds = monitor.patience + TIMING.spare_patience_seconds

@@ -147,7 +147,10 @@ class TableAccess(ServerAccess):
 
         def run() -> T:
             try:
-                return self._run(work, attempts or TIMING.max_attempts)
+                return self._in_time(
+                    self.timeouts.work_seconds,
+                    lambda: self._run(work, attempts or TIMING.max_attempts),
+                )
             except TicketError:
                 raise
             except Exception as error:
