@@ -15,6 +15,7 @@ from sqla_tickets.snowflake import lease_table
 from sqla_tickets.snowflake.lease_table import Row
 from tests.integration.snowflake.conftest import OpenPool
 from tests.support.draws import PATIENCE, assert_unique
+from tests.support.servers import ServerFixtures
 
 
 async def begin_in_a_task(made: SnowflakeGenerator) -> asyncio.Task[int]:
@@ -86,3 +87,26 @@ def test_next_id_waits_for_no_hanging_thread_for_ever(
     ids.append(made.next_id())
     assert_unique(ids)
     assert len(ids) == 3
+
+
+@pytest.mark.parametrize("driver", ["asyncmy", "aiomysql"])
+def test_lease_with_async_driver_passes_a_frozen_server(
+    servers: ServerFixtures, driver: str
+) -> None:
+    """No driver's time-out ends the wait, and no monitor polls it, as it is no draw."""
+    mariadbs = [servers.mariadb(n) for n in range(2)]
+    urls = [servers.fresh_database(server).set(drivername=f"mysql+{driver}") for server in mariadbs]
+
+    async def make() -> int:
+        pool = TicketPool(urls, timeout=0.2, lock_wait=0.2)
+        await greenlet_spawn(NodeLeases(pool).create_table)
+        mariadbs[0].freeze()
+        try:
+            return await asyncio.wait_for(
+                greenlet_spawn(SnowflakeGenerator(pool, "photos").next_id), PATIENCE
+            )
+        finally:
+            mariadbs[0].thaw()
+            await greenlet_spawn(pool.dispose)
+
+    assert asyncio.run(make()) > 0
