@@ -260,9 +260,9 @@ def restore(
             f"the pool {pool.name!r} has no server with the offset {offset}: expected one of {offsets}"
         )
     states = operations.table_states(pool, name)
-    for server, state in states.items():
-        if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
-            return impossible(name, _has_moved(name, server, state))
+    moved = _moved_since(name, states, restored=servers if offset else [])
+    if moved is not None:
+        return impossible(name, moved)
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards)
     highest, origin = max(known)
@@ -300,12 +300,23 @@ def restore(
     )
 
 
-def _has_moved(name: str, server: TicketServer, state: Tombstone) -> TicketError:
-    """The error about a sequence that was restored on one server after it had moved, or been renamed."""
-    return TicketTableError(
-        f"{name!r} is closed on {server}: it has become {state.sequence!r} of the pool {state.pool!r}. Run that move, "
-        f"rename or migration again: it closes {name!r} on the restored server, too"
-    )
+def _moved_since(
+    name: str,
+    states: Mapping[TicketServer, FoundTable | TicketError],
+    restored: Sequence[TicketServer],
+) -> TicketError | None:
+    """The error about a sequence that has moved, or been renamed, since the backup of a server; None if it has not."""
+    tables = [state for state in states.values() if isinstance(state, ActiveTable)]
+    been = {step for table in tables for step in tombstones.path_of(table)}
+    for server, state in states.items():
+        if not isinstance(state, Tombstone) or state.kind != "moved" or server in restored:
+            continue
+        if (state.pool, state.sequence) not in been:  # else the sequence has come back from there
+            return TicketTableError(
+                f"{name!r} is closed on {server}: it has become {state.sequence!r} of the pool {state.pool!r}. Run "
+                "that move, rename or migration again: it closes the table on the restored server, too"
+            )
+    return None
 
 
 def _set_back(

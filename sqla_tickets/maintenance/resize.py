@@ -96,23 +96,9 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         bound = stored or above
         _check_joined(joining, bound)
         marks.write_joined(bound)  # again, as an old server may have been restored since
-        lead = 0 if stored else min(gap // 2, old._marks.lead)
-        _check_below(old, new, name, bound, lead)
+        _check_below(old, new, name, bound, 0 if stored else min(gap // 2, old._marks.lead))
     for handle, state in joining.items():
-        layouts = handle.server.context.dialect.layouts
-        element = handle.element(
-            above + 1,
-            layout=model.layout if model.layout in layouts else None,
-            bits=bits,
-            stub=stub,
-            path=tombstones.path_of(model),
-        )
-        if isinstance(state, Tombstone):
-            handle.open(element, state)
-        elif state is None:
-            handle.server.create(element)
-        elif not is_void:
-            log.info("%s has joined already", handle)
+        _open(handle, state, above, model, bits=bits, stub=stub)
     for handle in states:
         if not isinstance(handle.inspect(), ActiveTable):
             raise TicketTableError(
@@ -120,6 +106,26 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
                 f"{len(new.servers)} servers"
             )
     return above if is_void else min([above, *_joined(joining)])
+
+
+def _open(
+    handle: TableHandle, state: FoundTable, above: int, model: ActiveTable, *, bits: int, stub: str
+) -> None:
+    """Open a joining server's table like those of the old servers, unless an earlier run has done so."""
+    layouts = handle.server.context.dialect.layouts
+    element = handle.element(
+        above + 1,
+        layout=model.layout if model.layout in layouts else None,
+        bits=bits,
+        stub=stub,
+        path=tombstones.path_of(model),
+    )
+    if isinstance(state, Tombstone):
+        handle.open(element, state)
+    elif state is None:
+        handle.server.create(element)
+    else:
+        log.info("%s has joined already", handle)
 
 
 def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int = 0) -> int:
