@@ -84,9 +84,12 @@ DEFECTS: Final = (
         "the fence starts at 0 where the server was started again or is another one",
         [
             Change(
-                "draw/access.py",
-                "table.largest_shown = 0",
-                "table.largest_shown = table.high_water = 0",
+                "draw/table_access.py",
+                "        table.inspected = None\n        if peers",
+                "        table.inspected = None\n"
+                "        if table.generation < generation:\n"
+                "            table.largest_shown = table.high_water = 0\n"
+                "        if peers",
             )
         ],
         IDS,

@@ -338,10 +338,18 @@ def test_request_that_an_interrupt_left_is_removed(
     wait_for(is_removed, "the monitor to wake")
 
 
+@pytest.mark.parametrize("is_heard", [False, True])
 def test_server_that_freezes_after_a_lock_wait_is_given_up(
-    servers: ServerFixtures, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+    servers: ServerFixtures,
+    open_pool: OpenPool,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_heard: bool,
 ) -> None:
-    """What a draw asks about the queue for a table is polled, too: the user's own Engine has no time-outs."""
+    """What a draw asks about the queue for a table has an end, too: the user's own Engine has no time-outs.
+
+    If the server was heard just before, the draw asks once more at its own end.
+    """
     first, _, urls = fresh_pair(servers, "mariadb")
     pool = open_pool([create_engine(url) for url in urls], hedge=False)
     pool.create_table("photos")
@@ -351,7 +359,12 @@ def test_server_that_freezes_after_a_lock_wait_is_given_up(
 
     def freeze_and_inspect(connection: Connection, request: slow_path.Request) -> None:
         first.freeze()
+        if is_heard:
+            late = threading.Timer(0.5, lambda: setattr(server, "alive_at", time.monotonic()))
+            late.start()
         inspect_queue(connection, request)
+        if is_heard:
+            request.queue_number = 1  # as of a server that freezes just after its answer
 
     monkeypatch.setattr(slow_path, "_inspect_queue", freeze_and_inspect)
     with locked(first, urls[0]):
