@@ -178,7 +178,11 @@ def _largest_id(operations: Operations, start_above: StartAbove) -> int:
         bind = operations.get_bind()
         urls = shards_of(operations.migration_context) if listed is None else listed
         shards = [engine_for(url, MAX_ID_QUERY) for url in urls]
-        others = [shard for shard in shards if not _is_same_database(shard, bind.engine)]
+        others = [
+            shard
+            for shard in shards
+            if not (_is_same_database(shard, bind.engine) and _has_schema_of(shard, bind))
+        ]
         # one that has no such table yet has no ids, and raises the sequence when it has
         if_there = (bare, schema or None) if listed is None else None
         found = [_largest_at(shard, largest, if_there) for shard in others]
@@ -193,10 +197,25 @@ def _largest_id(operations: Operations, start_above: StartAbove) -> int:
 
 
 def _is_same_database(one: Engine, other: Engine) -> bool:
-    """Whether two engines read the same tables; the user and the options may choose a schema or a socket."""
+    """Whether two engines have one address; the user and the options may choose a schema or a socket."""
     return address_of(one) == address_of(other) and (
         (one.url.username, one.url.query) == (other.url.username, other.url.query)
     )
+
+
+def _has_schema_of(shard: Engine, bind: Connection) -> bool:
+    """Whether a shard's names without a schema mean what they mean here, where a statement may have chosen one."""
+    with shard.connect() as connection:
+        return _schema_of(connection) == _schema_of(bind)
+
+
+def _schema_of(connection: Connection) -> str | None:
+    """The schema of names that have none, as it is now; None if the database has no schemas."""
+    try:
+        # `default_schema_name` is that of the engine's first connection
+        return connection.dialect._get_default_schema_name(connection)  # pyright: ignore[reportPrivateUsage]
+    except NotImplementedError:
+        return None
 
 
 def _largest_at(

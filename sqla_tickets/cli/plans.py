@@ -260,7 +260,7 @@ def restore(
             f"the pool {pool.name!r} has no server with the offset {offset}: expected one of {offsets}"
         )
     states = operations.table_states(pool, name)
-    moved = _moved_since(name, states, restored=servers if offset else [])
+    moved = _moved_in_part(name, states)
     if moved is not None:
         return impossible(name, moved)
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
@@ -300,21 +300,18 @@ def restore(
     )
 
 
-def _moved_since(
-    name: str,
-    states: Mapping[TicketServer, FoundTable | TicketError],
-    restored: Sequence[TicketServer],
+def _moved_in_part(
+    name: str, states: Mapping[TicketServer, FoundTable | TicketError]
 ) -> TicketError | None:
-    """The error about a sequence that has moved, or been renamed, since the backup of a server; None if it has not."""
-    tables = [state for state in states.values() if isinstance(state, ActiveTable)]
-    been = {step for table in tables for step in tombstones.path_of(table)}
+    """The error about a sequence that has moved on some servers only, as others have an older backup."""
+    if not any(isinstance(state, ActiveTable) for state in states.values()):
+        return None
     for server, state in states.items():
-        if not isinstance(state, Tombstone) or state.kind != "moved" or server in restored:
-            continue
-        if (state.pool, state.sequence) not in been:  # else the sequence has come back from there
+        if isinstance(state, Tombstone) and state.kind == "moved":
             return TicketTableError(
-                f"{name!r} is closed on {server}: it has become {state.sequence!r} of the pool {state.pool!r}. Run "
-                "that move, rename or migration again: it closes the table on the restored server, too"
+                f"{name!r} has become {state.sequence!r} of the pool {state.pool!r} on {server}, and not on the other "
+                "servers: a backup is older than its last move. Run its last move, rename or migration again, which "
+                "makes all servers agree"
             )
     return None
 

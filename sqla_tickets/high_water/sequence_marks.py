@@ -170,6 +170,12 @@ class SequenceMarks:
             found[peer.server] = min(larger, default=0) if answer else None
         return found
 
+    def larger_strides(self) -> set[int]:
+        """The larger strides with which servers have ever joined, as far as servers answer."""
+        answers = [peer.store.read([self._name], patient=True) for peer in self._peers]
+        marks = [mark for answer in answers if answer for mark in answer[1]]
+        return {m.stride for m in marks if m.offset == JOINED and m.stride > self._stride}
+
     def write_joined(self, number: int) -> None:
         """Record the number above which joined servers begin, for the command that finishes the growth."""
         for peer in self._peers:

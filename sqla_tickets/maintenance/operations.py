@@ -340,6 +340,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
         _Transfer([source], [target])
         for source, target in zip(sources, handles(pool, new), strict=True)
     ]
+    _compare(transfers)
     to_be_done = [t for t in zip(sources, transfers, strict=True) if t[1].is_to_be_done()]
     if to_be_done:
         refuse_during_resize(pool, old)
@@ -374,6 +375,7 @@ def move(source: Servers, name: str, target: Servers) -> None:
             "two pools without a common server"
         )
     transfer = _Transfer(handles(source, name), handles(target, name))
+    _compare([transfer])
     if transfer.is_to_be_done():
         refuse_during_resize(source, name)
         transfer.refuse_to_lock()
@@ -406,12 +408,25 @@ class _Transfer:
     A target is opened only after all sources are closed. So it is inspected first: a target that is open while all
     sources are open existed before this move. If only some are open, they were restored from a backup since. If sources
     and targets lead to each other, this transfer or the one back was interrupted, and is finished now.
+
+    Attributes:
+        here: what the sources have.
+        there: what the targets have.
+        is_repeated: whether a source is closed already, on any server.
+        has_gone_on: whether the sequence has since left the targets for another place.
     """
+
+    is_repeated = has_gone_on = False
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
         self._sources, self._targets = sources, targets
-        self._there = {handle: handle.inspect() for handle in targets}
-        self._here = {handle: handle.inspect() for handle in sources}
+        self.there = {handle: handle.inspect() for handle in targets}
+        self.here = {handle: handle.inspect() for handle in sources}
+
+    @property
+    def source(self) -> TableHandle:
+        """The first source; all have the same pool and name."""
+        return self._sources[0]
 
     def is_to_be_done(self) -> bool:
         """Whether something is left to do; raises if it cannot be done.
@@ -420,20 +435,20 @@ class _Transfer:
             TicketTableError: the source does not exist, or the target exists already.
         """
         source, target = self._sources[0], self._targets[0]
-        for handle, state in self._here.items():
+        for handle, state in self.here.items():
             if state is None or (isinstance(state, Tombstone) and state.end):
                 raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
             if isinstance(state, Tombstone) and not _leads_to(state, target):
                 raise _in_the_way(handle, state)
-        closed = [state for state in self._here.values() if isinstance(state, Tombstone)]
-        if len(closed) == len(self._here):
-            is_interrupted = any(_leads_to(state, source) for state in self._there.values())
-            for handle, state in self._there.items():
+        closed = [state for state in self.here.values() if isinstance(state, Tombstone)]
+        if len(closed) == len(self.here):
+            is_interrupted = any(_leads_to(state, source) for state in self.there.values())
+            for handle, state in self.there.items():
                 if state is None and not is_interrupted:
                     raise self._lost(handle, max(state.high_water for state in closed))
             return is_interrupted
-        for handle, state in self._there.items():
-            if isinstance(state, ActiveTable) and not closed:
+        for handle, state in self.there.items():
+            if isinstance(state, ActiveTable) and not self.is_repeated:
                 raise TicketTableError(
                     f"the ticket table {handle} exists already: drop it, or choose another name"
                 )
@@ -446,7 +461,7 @@ class _Transfer:
     def _lost(self, handle: TableHandle, issued: int) -> TicketTableMissing:
         """The error of a target whose table is gone."""
         advice = "create it again"
-        if not any(isinstance(state, ActiveTable) for state in self._there.values()):
+        if not any(isinstance(state, ActiveTable) for state in self.there.values()):
             advice += (
                 f" with a start above {issued} and above every id on the shards, as no other server shows how far the "
                 "sequence has come"
@@ -460,7 +475,7 @@ class _Transfer:
             TicketTableError: a target is in a cluster, which Flickr's layout does not suit.
         """
         layouts: list[LayoutName] = [
-            state.layout for state in self._here.values() if isinstance(state, ActiveTable)
+            state.layout for state in self.here.values() if isinstance(state, ActiveTable)
         ]
         for target in self._targets if layouts else ():
             can_have = target.server.context.dialect.layouts
@@ -478,12 +493,12 @@ class _Transfer:
         opening = Destination("opening", source.pool, source.sequence)
         placed = {
             handle: handle.place_tombstone(opening, state)
-            for handle, state in self._there.items()
-            if not isinstance(state, ActiveTable)
+            for handle, state in self.there.items()
+            if not isinstance(state, ActiveTable) and not self.has_gone_on
         }
         closed = [
             handle.close("moved", target.pool, target.sequence, state)
-            for handle, state in self._here.items()
+            for handle, state in self.here.items()
         ]
         everywhere = (*closed, *placed.values())
         high = max(tombstone.high_water for tombstone in everywhere)
@@ -498,9 +513,27 @@ class _Transfer:
             layout, bits = _layout_for(handle, last), _bits(last, high)
             element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
             handle.open(element, tombstone)
-        for handle, state in self._there.items():
+        for handle, state in self.there.items():
             if isinstance(state, ActiveTable):
                 handle.raise_above(high)
+
+
+def _compare(transfers: list[_Transfer]) -> None:
+    """Find out over all servers what an earlier run has done, and whether the sequence has moved on since.
+
+    Targets get tombstones that lead to the sources before any source is closed.
+    """
+    closed = [s for t in transfers for s in t.here.values() if isinstance(s, Tombstone)]
+    arrived = [
+        state
+        for transfer in transfers
+        for state in transfer.there.values()
+        if isinstance(state, ActiveTable) or _leads_to(state, transfer.source)
+    ]
+    left = [s for t in transfers for s in t.there.values() if isinstance(s, Tombstone)]
+    for transfer in transfers:
+        transfer.is_repeated = bool(closed)
+        transfer.has_gone_on = bool(closed and left) and not arrived
 
 
 def _leads_to(state: FoundTable, handle: TableHandle) -> bool:

@@ -83,7 +83,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     earlier = earlier_gap(old, new, name)
     stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
     highest, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
-    above = max(above, stored)
+    above = max(above, stored + new._marks.margin if is_void else stored)
     if above + gap // 10 > model.largest:
         raise TicketArgumentError(
             f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
@@ -145,7 +145,7 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     earlier = earlier_gap(old, new, name)
     stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
     _, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
-    above = max(above, stored)
+    above = max(above, stored + new._marks.margin if is_void else stored)
     return above if is_void else min([above, *_joined(joining)])
 
 
@@ -210,9 +210,19 @@ def earlier_gap(old: Servers, new: Servers, name: str) -> EarlierGap | None:
     """The gap that an earlier run of `begin` has left, if any.
 
     Raises:
+        TicketTableError: that run had another stride.
         TicketError: a server failed.
     """
-    above = new._marks.of(name).read_joined() if new.stride != old.stride else 0
+    if new.stride == old.stride:
+        return None
+    others = old._marks.of(name).larger_strides() - {new.stride}
+    if others:
+        given_up = min(others)
+        raise TicketTableError(
+            f"{name!r} cannot grow to a stride of {new.stride}: servers have joined with a stride of {given_up} before, "
+            f"and what they issued is known by that stride only. Grow to a stride of {given_up} first (--to-stride)"
+        )
+    above = new._marks.of(name).read_joined()
     if not above:
         return None
     joining = handles(new, name, new.servers[len(old.servers) :])

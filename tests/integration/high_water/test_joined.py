@@ -247,6 +247,17 @@ def test_growth_after_an_abandoned_one_repeats_no_ticket(
     assert_unique(ids + joined_tickets(urls))
 
 
+def test_growth_after_one_to_another_stride_is_refused(old: TicketPool, urls: list[URL]) -> None:
+    """What the servers of that growth issued is known by its stride only."""
+    grow(urls)
+    with TicketPool(urls, stride=NEW) as pool:
+        wipe(pool, 2, 3)
+    with TicketPool(urls, stride=2 * NEW) as wide:
+        for find in (resize.begins_above, resize.begin):
+            with pytest.raises(TicketTableError, match=f"to a stride of {NEW} first"):
+                find(old, wide, "photos", gap=GAP)
+
+
 def test_table_of_a_server_that_joins_is_not_taken_for_joined(
     old: TicketPool, urls: list[URL], open_pool: OpenPool
 ) -> None:

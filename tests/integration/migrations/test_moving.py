@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
 
 import pymysql
 import pytest
@@ -266,7 +267,7 @@ def test_source_restored_after_its_move_is_closed_again(
         later.servers[0].draw("photos", 1)
     refused = run_cli("restore", "photos", "--offset", 1, *options(ticket_urls))
     assert refused.code == 3
-    assert "it has become 'photos' of the pool 'media'" in refused.text
+    assert "has become 'photos' of the pool 'media'" in refused.text
     operations.move(default, "photos", media)
     with pytest.raises(TicketTableMoved):
         default.servers[0].draw("photos", 1)
@@ -286,6 +287,45 @@ def test_old_name_restored_after_its_rename_is_refused(
     default.servers[0].drop("pictures")
     with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
         later.servers[0].draw("photos", 1)
+    operations.rename(default, "photos", "pictures")
+    with TicketPool(ticket_urls) as later:
+        with pytest.raises(TicketTableMoved):
+            later.servers[0].draw("photos", 1)
+        drawn += [i for server in later.servers for i in server.draw("pictures", 5)[0]]
+    assert_unique(drawn)
+
+
+def test_repeated_move_leaves_alone_what_has_moved_on(
+    default: TicketPool, media: TicketPool, tmp_path: Path
+) -> None:
+    """The restored server is closed, and the place that the sequence has left stays closed."""
+    urls = [URL.create("sqlite", database=str(tmp_path / f"third{n}.db")) for n in range(2)]
+    with TicketPool(urls, name="third") as third:
+        default.create_table("photos", layout="counter")
+        drawn = default.next_ids("photos", 5)
+        number = default.servers[0].last_ticket("photos")
+        operations.move(default, "photos", media)
+        operations.move(media, "photos", third)
+        drawn += third.next_ids("photos", 500_000)
+        set_up_anew(default, 0, number=number)
+        operations.move(default, "photos", media)
+        for pool in (default, media):
+            with pytest.raises(TicketTableMoved):
+                pool.servers[0].draw("photos", 1)
+        assert_unique(drawn + third.next_ids("photos", 9))
+
+
+def test_repeated_rename_closes_a_name_whose_heir_was_made_again(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 5)
+    number = default.servers[0].last_ticket("photos")
+    operations.rename(default, "photos", "pictures")
+    drawn += [i for server in default.servers for i in server.draw("pictures", 5)[0]]
+    set_up_anew(default, 0, number=number)
+    default.servers[0].drop("pictures")
+    default.create_table("pictures")
     operations.rename(default, "photos", "pictures")
     with TicketPool(ticket_urls) as later:
         with pytest.raises(TicketTableMoved):

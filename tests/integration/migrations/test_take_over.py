@@ -153,6 +153,22 @@ def test_own_shard_is_read_in_the_own_transaction(
 
 @pytest.mark.app_databases("postgresql")
 @pytest.mark.ticket_servers("sqlite")
+def test_own_shard_with_another_schema_is_read_in_both(
+    shard_urls: list[URL], default: TicketPool
+) -> None:
+    """A statement has chosen the schema, as for the tenants of Alembic's cookbook."""
+    for table, largest in (("photos", 5_000_000), ("tenant.photos", 10)):
+        schema = "CREATE SCHEMA IF NOT EXISTS tenant"
+        run(shard_urls[0], schema, f"CREATE TABLE {table} (id BIGINT PRIMARY KEY)")
+        run(shard_urls[0], f"INSERT INTO {table} VALUES ({largest})")
+    with migrating(shard_urls[0], default, [text_of(shard_urls[0])]) as op:
+        op.execute("SET search_path TO tenant")
+        alembic_ext.create_ticket_table("photos", start_above=("photos", "id"))
+    assert min(default.next_ids("photos", 2)) > 5_000_000
+
+
+@pytest.mark.app_databases("postgresql")
+@pytest.mark.ticket_servers("sqlite")
 def test_shard_that_is_locked_for_long_is_an_error(
     shard_urls: list[URL], default: TicketPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
