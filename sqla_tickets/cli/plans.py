@@ -209,9 +209,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     def run() -> list[str]:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
-        high = max(
-            tombstone.high_water for tombstone in tombstones if isinstance(tombstone, Tombstone)
-        )
+        high = max((t.high_water for t in tombstones if isinstance(t, Tombstone)), default=0)
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(

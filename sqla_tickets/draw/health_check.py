@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -24,12 +25,15 @@ from .timing import TIMING
 log = logging.getLogger(__name__)
 
 
-def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> None:
+def probe(
+    server: ServerAccess, stale: float = TIMING.stale_probe_seconds, *, timestamp: int = 0
+) -> None:
     """Begin to probe the server, unless a probe is running; its breaker closes when it answers.
 
     Args:
         server: a server that has failed, or is unresponsive.
         stale: seconds after which the first probe no longer delays the next one.
+        timestamp: of the background call that it is for, so that `dispose` closes its connection; 0 for none.
     """
     afresh = server.probes.are_under_way
     begun = server.probes.begin(stale, server.connections.connecting_since)
@@ -38,7 +42,8 @@ def probe(server: ServerAccess, stale: float = TIMING.stale_probe_seconds) -> No
     server.breaker.postpone()
     name = f"sqla_tickets probe of {server}"
     # never a task: an event loop may end with the draw that began the probe, and end the probe, too
-    if not in_background(lambda: _ask(server, begun, afresh), name, in_a_task=False):
+    ask = partial(_ask, server, begun, afresh)
+    if not in_background(ask, name, in_a_task=False, timestamp=timestamp):
         server.probes.ended(begun)
         server.breaker.timed_out = False  # no probe can run, so a forced trial must find out
 

@@ -266,7 +266,8 @@ class HedgingMonitor:
         if unheard > server.timeouts.timeout_seconds or now > request.deadline:
             return partial(request.cancel, CancelReason.TIMED_OUT)
         if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
-            probe(server)  # it may wait for a lock; then the server answers the probe
+            # it may wait for a lock; then the server answers the probe
+            probe(server, timestamp=request.begun)
         no_answers = now - max(request.table.answered, request.since) > self.patience
         if no_answers and not request.probe_sent:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
@@ -301,7 +302,7 @@ class HedgingMonitor:
         if request not in server.in_flight:  # it has ended
             server.unresponsive.discard(request)
         request.probe_sent = True
-        probe(server)
+        probe(server, timestamp=request.begun)
 
     def _may_release(self, request: InFlightRequest, oldest: InFlightRequest) -> bool:
         return request is not oldest and not request.is_hedge and not request.is_patient

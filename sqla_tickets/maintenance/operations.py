@@ -349,7 +349,9 @@ def rename(pool: Servers, old: str, new: str) -> None:
     for source, transfer in to_be_done:
         # it may have been set back, and only its peers know
         issued = marks.issued_before(source.server, pool.stride)
-        transfer.run(max(known, issued), pool._marks.margin, marks)
+        transfer.run(max(known, issued), pool._marks.margin)
+    for transfer in transfers:
+        transfer.raise_marks(marks)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -381,8 +383,8 @@ def move(source: Servers, name: str, target: Servers) -> None:
         transfer.refuse_to_lock()
         known = target._marks.of(name).prepare(opens_above=0)
         # a source may have been set back, and only its peers know
-        marks = source._marks.of(name)
-        transfer.run(max(known, marks.largest()), target._marks.margin, marks)
+        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
+    transfer.raise_marks(source._marks.of(name))
 
 
 def refuse_during_resize(pool: Servers, name: str) -> None:
@@ -481,13 +483,20 @@ class _Transfer:
             can_have = target.server.context.dialect.layouts
             target.run(check_locks, layouts[0] if layouts[0] in can_have else can_have[0])
 
-    def run(self, known: int, margin: int, marks: SequenceMarks) -> None:
+    def raise_marks(self, marks: SequenceMarks) -> None:
+        """Raise the marks of the closed sources, so that one that is restored from an older backup is refused."""
+        states = [handle.inspect() for handle in self._sources]
+        closed = [state for state in states if isinstance(state, Tombstone)]
+        if len(closed) == len(states):  # else another migration has opened one
+            above = max(state.high_water for state in closed) + self.source.stride
+            marks.write_raised(above, [handle.server for handle in self._sources])
+
+    def run(self, known: int, margin: int) -> None:
         """Do the remaining steps.
 
         Args:
             known: the largest mark of the sources, or of an earlier generation of the target's name.
             margin: how many numbers above it may have been issued.
-            marks: the marks of the sources, which are raised: a source that is restored from a backup is refused.
         """
         source, target = self._sources[0], self._targets[0]
         opening = Destination("opening", source.pool, source.sequence)
@@ -502,7 +511,6 @@ class _Transfer:
         ]
         everywhere = (*closed, *placed.values())
         high = max(tombstone.high_water for tombstone in everywhere)
-        marks.write_raised(high + source.stride, [handle.server for handle in self._sources])
         high = high if known <= high else known + margin
         last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
         path = redirect_paths.extended(

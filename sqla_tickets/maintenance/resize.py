@@ -248,7 +248,8 @@ def _open_gap(
     for handle in handles(old, name):
         handle.raise_above(below, is_joining=True)
     old._marks.of(name).write_raised(below)
-    new._marks.of(name).write_raised(above, [handle.server for handle in joined])
+    if joined:
+        new._marks.of(name).write_raised(above, [handle.server for handle in joined])
     new._marks.of(name).write_joined(above)
     _check_below(old, new, name, above, (above - below) // 2)
 

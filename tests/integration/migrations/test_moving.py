@@ -236,7 +236,7 @@ def test_two_moves_to_two_pools_at_once(
         assert late.is_to_be_done()
         operations.move(default, "photos", media)
         with pytest.raises(TicketError, match="changed by another client"):
-            late.run(0, 0, default._marks.of("photos"))
+            late.run(0, 0)
         drawn += media.next_ids("photos", 8)
         with pytest.raises(TicketTableMoved):
             third.next_id("photos")
