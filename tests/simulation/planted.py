@@ -209,11 +209,11 @@ DEFECTS: Final = (
             Change(
                 "maintenance/operations.py",
                 '            handle.close("moved", target.pool, target.sequence, state)\n'
-                "            for handle, state in self._here.items()\n",
+                "            for handle, state in self.here.items()\n",
                 '            Tombstone("moved", target.pool, target.sequence, state.number or 0,'
                 ' state.layout, 64, "", handle.stride, state.stub, tombstones.path_of(state))\n'
                 "            if isinstance(state, ActiveTable) else state\n"
-                "            for handle, state in self._here.items()\n",
+                "            for handle, state in self.here.items()\n",
             ),
             Change(
                 "maintenance/operations.py",
@@ -221,7 +221,7 @@ DEFECTS: Final = (
                 "            handle.open(element, tombstone)\n",
                 "            element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)\n"
                 "            handle.open(element, tombstone)\n"
-                "        for handle, state in self._here.items():\n"
+                "        for handle, state in self.here.items():\n"
                 '            handle.close("moved", target.pool, target.sequence, state)\n',
             ),
         ],

@@ -82,7 +82,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         site = Site(pool, clock, stack)
         for module in (hedging, server):
             monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(hedging, "probe", lambda *_: None)
+        monkeypatch.setattr(hedging, "probe", lambda *_, **__: None)
         monkeypatch.setattr(
             hedging, "in_background", lambda work, *_, **__: site.hedges.append(work)
         )
