@@ -250,7 +250,7 @@ class Story(RuleBasedStateMachine):
                 return
 
 
-def at_once(work: Callable[[], None], name: str, *, in_a_task: bool) -> bool:
+def at_once(work: Callable[[], None], name: str, *, in_a_task: bool, timestamp: int = 0) -> bool:
     work()
     return True
 
