@@ -10,7 +10,7 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from ..concurrency import in_background, pause, random, time
+from ..concurrency import TaskEvent, in_background, pause, random, threading, time
 from ..connect.timeouts import CONNECT_TIMING
 from ..dialects import ErrorKind
 from ..errors import (
@@ -333,14 +333,13 @@ def _is_in_a_queue(request: Request) -> bool:
             with contextlib.suppress(Exception):  # then it is unknown
                 request.server.use(see)
         finally:
-            is_over.append(True)
+            over.set()
 
-    is_over, end = list[bool](), time.monotonic() + 2 * TIMING.queue_seconds
     # the server may be frozen by now, and the user's own Engine may have no time-outs
     in_a_task = request.server.engine.dialect.is_async
+    over = TaskEvent() if in_a_task else threading.Event()
     if in_background(ask, f"sqla_tickets queue at {request.server}", in_a_task=in_a_task):
-        while not is_over and time.monotonic() < end:
-            pause(TIMING.probe_pause_seconds)
+        over.wait(2 * TIMING.queue_seconds)
     return len(numbers) > 1 and numbers[0] < numbers[-1]
 
 

@@ -151,9 +151,8 @@ class HighWaterService:
             shown: dict[PeerServer, list[int | None]] = {}
 
             def ask(peer: Peer) -> None:
-                if (
-                    peer is issuer
-                ):  # its own number may be set back, but not the marks that it keeps
+                # its own number may be set back, but not the marks that it keeps
+                if peer is issuer:
                     shown[server] = list((issuer.store.kept(table.name) or {}).values())
                 else:
                     shown[peer.server] = peer.store.shown(table.name)
