@@ -262,11 +262,12 @@ def restore(
     if moved is not None:
         return impossible(name, moved)
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
-    known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards)
+    joined = operations.joined_above(pool, name)
+    known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards, joined)
     highest, origin = max(known)
     numbers = pool._marks.margin if margin is None else margin * pool.stride
     above = highest + numbers
-    operations.refuse_to_meet(pool, name, above)
+    operations.refuse_to_meet(pool, name, above, joined)
     lines = [f"{text}: {number}" for number, text in known]
     lines += [
         f"NOT KNOWN: the high-water marks on {server}, which does not answer"
@@ -445,11 +446,12 @@ def _recorded_tickets(
     kept: Kept,
     servers: Sequence[TicketServer],
     on_shards: ShardIds,
+    joined: int,
 ) -> tuple[list[tuple[int, str]], list[TicketServer]]:
     """The known tickets, each with its origin, and the servers that do not answer."""
     for _, text in pool._marks.of(name).refuted():
         raise TicketTableError(text)
-    joined = operations.joined_above(pool, name)  # larger ids are of the servers above
+    # larger ids are of the servers that joined
     ids = [(n, text) for n, text in on_shards.largest_ids(name) if not joined or n <= joined]
     known = [n for server, state in states.items() for n in _known_tickets(server, state, kept)]
     if not known and not ids:

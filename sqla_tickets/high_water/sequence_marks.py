@@ -161,20 +161,25 @@ class SequenceMarks:
 
     def larger_joined(self) -> dict[ServerAccess, int | None]:
         """Where servers with a larger stride joined, as each server shows it: 0 if none has, None if unknown."""
-        found: dict[ServerAccess, int | None] = {}
+        return {
+            server: None if marks is None else min((m.number for m in marks), default=0)
+            for server, marks in self._larger_joins().items()
+        }
+
+    def larger_strides(self) -> set[int]:
+        """The larger strides with which servers have ever joined, as far as servers answer."""
+        return {mark.stride for marks in self._larger_joins().values() for mark in marks or []}
+
+    def _larger_joins(self) -> dict[ServerAccess, list[Mark] | None]:
+        """The rows that say where servers with a larger stride joined, by server; None if unknown."""
+        found: dict[ServerAccess, list[Mark] | None] = {}
         for peer in self._peers:
             is_up = peer.server.breaker.is_closed
             answer = peer.store.read([self._name], patient=True) if is_up else None
             marks = answer[1] if answer else []
-            larger = [m.number for m in marks if m.offset == JOINED and m.stride > self._stride]
-            found[peer.server] = min(larger, default=0) if answer else None
+            larger = [m for m in marks if m.offset == JOINED and m.stride > self._stride]
+            found[peer.server] = larger if answer else None
         return found
-
-    def larger_strides(self) -> set[int]:
-        """The larger strides with which servers have ever joined, as far as servers answer."""
-        answers = [peer.store.read([self._name], patient=True) for peer in self._peers]
-        marks = [mark for answer in answers if answer for mark in answer[1]]
-        return {m.stride for m in marks if m.offset == JOINED and m.stride > self._stride}
 
     def write_joined(self, number: int) -> None:
         """Record the number above which joined servers begin, for the command that finishes the growth."""

@@ -163,12 +163,17 @@ def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
     missing = [handle for handle, state in states.items() if not isinstance(state, ActiveTable)]
     for handle, state in states.items():
         if missing and isinstance(state, ActiveTable) and state.metadata is None:
-            metadata = TableMetadata(state.layout, handle.stride, handle.offset)
             raise TicketTableError(
                 f"the ticket table {handle} has no metadata, as another program created it, and {missing[0].server} "
-                f"has no table. If every client counts by {handle.stride} from {handle.offset}, write that down: ALTER "
-                f"TABLE `{handle.sequence}` COMMENT='{metadata}'. Then run this again"
+                f"has no table. If every client counts by {handle.stride} from {handle.offset}, write that down: "
+                f"{metadata_statement(handle, state)}. Then run this again"
             )
+
+
+def metadata_statement(handle: TableHandle, state: ActiveTable) -> str:
+    """The statement with which a user writes the metadata of a table that another program created."""
+    metadata = TableMetadata(state.layout, handle.stride, handle.offset)
+    return f"ALTER TABLE `{handle.sequence}` COMMENT='{metadata}'"
 
 
 def _lost_by_marks(
@@ -243,7 +248,7 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
     """
     name = name_of_sequence(name)
     whole_number(f"the sequence {name!r}: above", above, 0, largest_ticket(64) - 1)
-    refuse_to_meet(pool, name, above)
+    refuse_to_meet(pool, name, above, joined_above(pool, name))
     for handle in handles(pool, name):
         handle.raise_above(above)
     pool._marks.of(name).write_raised(above)
@@ -254,13 +259,18 @@ def joined_above(pool: Servers, name: str) -> int:
     return min((n for n in pool._marks.of(name).larger_joined().values() if n), default=0)
 
 
-def refuse_to_meet(pool: Servers, name: str, above: int) -> None:
+def refuse_to_meet(pool: Servers, name: str, above: int, joined: int) -> None:
     """Check that a raise stays below servers that joined, even on a server that was restored and does not know them.
+
+    Args:
+        pool: the pool.
+        name: the sequence's name.
+        above: the number to raise it above.
+        joined: the number of `joined_above`.
 
     Raises:
         TicketTableError: it does not.
     """
-    joined = joined_above(pool, name)
     if joined and above + pool.stride > joined:
         raise TicketTableError(
             f"{name!r} cannot be raised above {above}: servers that joined with a larger stride than {pool.stride} "

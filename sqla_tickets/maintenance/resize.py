@@ -36,7 +36,7 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import Servers, TableHandle, handles
-from .operations import MARGIN_NUMBERS, refuse_during_resize
+from .operations import MARGIN_NUMBERS, metadata_statement, refuse_during_resize
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -79,11 +79,9 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         stub = stub_of(new.stride)
     marks = new._marks.of(name)
     known = marks.prepare(opens_above=0)
-    held = max(held, old._marks.of(name).largest())  # a server that was set back shows less
     earlier = earlier_gap(old, new, name)
-    stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
-    highest, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
-    above = max(above, stored + new._marks.margin if is_void else stored)
+    is_void = earlier is not None and earlier.is_void
+    highest, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
     if above + gap // 10 > model.largest:
         raise TicketArgumentError(
             f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
@@ -93,10 +91,10 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
         _open_gap(old, new, name, active, highest, above)
     elif widens:
-        bound = stored or above
+        bound = above if earlier is None else earlier.above
         _check_joined(joining, bound)
         marks.write_joined(bound)  # again, as an old server may have been restored since
-        _check_below(old, new, name, bound, 0 if stored else min(gap // 2, old._marks.lead))
+        _check_below(old, new, name, bound, 0 if earlier else min(gap // 2, old._marks.lead))
     for handle, state in joining.items():
         _open(handle, state, above, model, bits=bits, stub=stub)
     for handle in states:
@@ -141,12 +139,9 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
         handle: handle.inspect() for handle in handles(new, name, new.servers[len(old.servers) :])
     }
     known = new._marks.of(name).largest()
-    held = max(held, old._marks.of(name).largest())
     earlier = earlier_gap(old, new, name)
-    stored, is_void = (earlier.above, earlier.is_void) if earlier else (0, False)
-    _, above = _opening(old, new, states, joining, gap, held, known, is_void=is_void)
-    above = max(above, stored + new._marks.margin if is_void else stored)
-    return above if is_void else min([above, *_joined(joining)])
+    _, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
+    return above if earlier and earlier.is_void else min([above, *_joined(joining)])
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -157,33 +152,37 @@ def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
 def _opening(
     old: Servers,
     new: Servers,
+    name: str,
     states: Mapping[TableHandle, ActiveTable],
     joining: Mapping[TableHandle, FoundTable],
     gap: int,
     held: int,
     known: int,
-    *,
-    is_void: bool,
+    earlier: EarlierGap | None,
 ) -> tuple[int, int]:
     """The highest number in use, and the number above which the joining servers open.
 
     Args:
         old: the pool as it is.
         new: the pool as it will be.
+        name: the sequence's name.
         states: the tables of the old servers.
         joining: those of the others.
         gap: how far above the old servers the others begin if the stride changes.
-        held: the largest id on the shards, or mark of the old servers.
+        held: the largest id on the shards.
         known: the largest credible mark of the new stride: that of a replaced server may be higher.
-        is_void: whether the gap of an earlier run is void.
+        earlier: the gap of an earlier run, if any.
     """
-    highest = max(held, *(state.number or 0 for state in states.values()))
-    if is_void:
+    issued = old._marks.of(name).largest()  # a server that was set back shows less
+    highest, least = max(held, issued, *(state.number or 0 for state in states.values())), 0
+    if earlier is not None:
+        least = earlier.above + (new._marks.margin if earlier.is_void else 0)
+    if earlier is not None and earlier.is_void:
         # the old servers are raised above all numbers, and the others a gap above that
         highest = max(highest, known, *_joined(joining)) + new._marks.margin
     closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
     distance = MARGIN_NUMBERS if new.stride == old.stride else gap
-    above = max(highest + distance, *closed, known + new._marks.margin if known else 0)
+    above = max(highest + distance, least, *closed, known + new._marks.margin if known else 0)
     return highest, above
 
 
@@ -280,11 +279,9 @@ def _check_metadata(states: Mapping[TableHandle, ActiveTable]) -> None:
     """Check that a table can refuse clients of the new configuration now, and of the old one later."""
     for handle, state in states.items():
         if state.metadata is None:
-            metadata = TableMetadata(state.layout, handle.stride, handle.offset)
             raise TicketArgumentError(
                 f"the ticket table {handle} has no metadata, as another program created it, so it cannot refuse "
-                "clients of the old configuration. First write the metadata:"
-                f" ALTER TABLE `{handle.sequence}` COMMENT='{metadata}'"
+                f"clients of the old configuration. First write the metadata: {metadata_statement(handle, state)}"
             )
         handle.run(tombstones.rehearse)
 
