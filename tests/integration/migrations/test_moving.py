@@ -275,9 +275,8 @@ def test_source_restored_after_its_move_is_closed_again(
     assert_unique(drawn)
 
 
-def test_old_name_restored_after_its_rename_is_refused(
-    default: TicketPool, ticket_urls: list[URL]
-) -> None:
+def restored_after_rename(default: TicketPool) -> list[int]:
+    """Restore the first server from before a rename of photos to pictures; returns the tickets of both."""
     default.create_table("photos")
     drawn = default.next_ids("photos", 5)
     number = default.servers[0].last_ticket("photos")
@@ -285,14 +284,28 @@ def test_old_name_restored_after_its_rename_is_refused(
     drawn += [i for server in default.servers for i in server.draw("pictures", 5)[0]]
     set_up_anew(default, 0, number=number)
     default.servers[0].drop("pictures")
-    with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
-        later.servers[0].draw("photos", 1)
+    return drawn
+
+
+def assert_repeated_rename_closes(
+    default: TicketPool, ticket_urls: list[URL], drawn: list[int]
+) -> None:
+    """The rename, given again, closes photos on the first server, and pictures repeats no ticket."""
     operations.rename(default, "photos", "pictures")
     with TicketPool(ticket_urls) as later:
         with pytest.raises(TicketTableMoved):
             later.servers[0].draw("photos", 1)
-        drawn += [i for server in later.servers for i in server.draw("pictures", 5)[0]]
-    assert_unique(drawn)
+        more = [i for server in later.servers for i in server.draw("pictures", 5)[0]]
+    assert_unique(drawn + more)
+
+
+def test_old_name_restored_after_its_rename_is_refused(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    drawn = restored_after_rename(default)
+    with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
+        later.servers[0].draw("photos", 1)
+    assert_repeated_rename_closes(default, ticket_urls, drawn)
 
 
 def test_repeated_move_leaves_alone_what_has_moved_on(
@@ -318,20 +331,9 @@ def test_repeated_move_leaves_alone_what_has_moved_on(
 def test_repeated_rename_closes_a_name_whose_heir_was_made_again(
     default: TicketPool, ticket_urls: list[URL]
 ) -> None:
-    default.create_table("photos")
-    drawn = default.next_ids("photos", 5)
-    number = default.servers[0].last_ticket("photos")
-    operations.rename(default, "photos", "pictures")
-    drawn += [i for server in default.servers for i in server.draw("pictures", 5)[0]]
-    set_up_anew(default, 0, number=number)
-    default.servers[0].drop("pictures")
+    drawn = restored_after_rename(default)
     default.create_table("pictures")
-    operations.rename(default, "photos", "pictures")
-    with TicketPool(ticket_urls) as later:
-        with pytest.raises(TicketTableMoved):
-            later.servers[0].draw("photos", 1)
-        drawn += [i for server in later.servers for i in server.draw("pictures", 5)[0]]
-    assert_unique(drawn)
+    assert_repeated_rename_closes(default, ticket_urls, drawn)
 
 
 def interrupted(default: TicketPool, media: TicketPool) -> int:
@@ -377,7 +379,7 @@ def test_interrupted_move_to_emptied_servers_names_a_start(
 def test_foreign_table_is_not_extended_to_another_server(
     default: TicketPool, ticket_urls: list[URL]
 ) -> None:
-    """Whoever draws from it may count by a smaller stride than the pool's."""
+    """Its clients may count by a smaller stride than the pool's."""
     table = FLICKRS_TABLE.format(name="photos", engine="InnoDB")
     run(ticket_urls[0], table, "INSERT INTO photos VALUES (1001, 'a')")
     with pytest.raises(TicketTableError, match="has no metadata") as refused:
