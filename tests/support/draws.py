@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import multiprocessing.context
 import os
-import select
 import signal
 import threading
 import time
@@ -27,6 +26,7 @@ from sqlalchemy.pool import NullPool
 from sqla_tickets import TicketPool
 from sqla_tickets.dialects import LayoutName
 from tests.support.servers import USER, MySQLLike, ServerFixtures
+from tests.support.waiting import has_input
 
 #: How many threads draw in `by_threads`.
 THREADS = 8
@@ -195,8 +195,7 @@ def in_fork(work: Callable[[], str]) -> str:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        answered, _, _ = select.select([pipe], [], [], PATIENCE)
-        if not answered:
+        if not has_input(pipe, PATIENCE):
             os.kill(child, signal.SIGKILL)
         answer = pipe.read()
     os.waitpid(child, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import heapq
 import itertools
-import select
 import selectors
 import socket
 import struct
@@ -21,6 +20,7 @@ from typing_extensions import Self
 
 from tests.support.draws import from_one_start
 from tests.support.servers.ports import free_port
+from tests.support.waiting import has_input
 
 __all__ = ["HOST", "Fault", "TcpProxy"]
 
@@ -306,7 +306,7 @@ class _Loop:
             self._send(source, data)
 
     def _repeat(self, source: _End, data: bytes, pause: float) -> None:
-        while select.select([source.socket], [], [], GAP_S)[0]:
+        while has_input(source.socket, GAP_S):
             data += source.socket.recv(1 << 18)
         self._fault = Fault()
         if pause:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import select
 import struct
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.support.waiting import has_input
 
 
 @contextmanager
@@ -52,6 +53,6 @@ def read_until(terminal: int, wanted: str) -> str:
     seen, deadline = b"", time.monotonic() + 60
     while wanted.encode() not in seen:
         assert time.monotonic() < deadline, f"never: {wanted!r} in {seen[-3000:]!r}"
-        if select.select([terminal], [], [], 1)[0]:
+        if has_input(terminal, 1):
             seen += os.read(terminal, 65536)
     return seen.decode(errors="replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from sqla_tickets.draw import failover
 from tests.support.draws import OpenPool, assert_unique, fresh_pair, in_fork, until
 from tests.support.servers import MySQLLike, ServerFixtures
 from tests.support.timing import set_timing
+from tests.support.waiting import has_input
 
 KINDS = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 #: Longer than any loaded machine takes, in seconds.
@@ -65,7 +65,7 @@ class Crowd:
             cursor.execute("SET SESSION auto_increment_increment = 2, auto_increment_offset = 1")
             cursor.execute(f"LOCK TABLES {self._table} WRITE")
             self._holds.set()
-            while not self._over.is_set() and not select.select([self._reading], [], [], 0.05)[0]:
+            while not self._over.is_set() and not has_input(self._reading, 0.05):
                 if served:
                     cursor.execute(f"REPLACE INTO {self._table} (stub) VALUES ('a')")
                     self.ids.append(cursor.lastrowid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from tests.support.draws import PATIENCE, mysql_like
 from tests.support.servers import MySQLLike, ServerFixtures
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.binaries import find_program
+from tests.support.waiting import has_input
 
 EXAMPLES = Path(__file__).parents[3] / "examples/languages"
 LANGUAGES = ("node", "php", "go", "mysql")
@@ -71,7 +71,7 @@ class Client:
         while b"\n" not in self._read:
             left = deadline - time.monotonic()
             assert left > 0, "the client hangs"
-            if select.select([self._process.stdout], [], [], left)[0]:
+            if has_input(self._process.stdout, left):
                 data = os.read(self._process.stdout.fileno(), 1 << 16)
                 assert data, f"the client has ended: {self._process.wait(5)}"
                 self._read += data
