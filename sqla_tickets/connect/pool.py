@@ -264,7 +264,7 @@ class Connections:
         if not self._is_async:
             return self._close_unused(self.of_threads)
         may_close_more = False
-        for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
+        for loop in self._known_loops():
             idle = self._loops.get(loop)
             if idle is not None and len(idle) > 1 and not loop.is_closed():
                 may_close_more = True
@@ -289,7 +289,7 @@ class Connections:
         self._closed_at = next(timestamps)
         self._close_each(self.of_threads, patience=0.5)
         here = running_loop()
-        for loop in [loop for each in self._loops.keyrefs() if (loop := each()) is not None]:
+        for loop in self._known_loops():
             idle = self._loops.get(loop, self.of_threads)
             if loop is not here and loop.is_running():
                 with contextlib.suppress(RuntimeError):  # it was closed just now
@@ -298,11 +298,14 @@ class Connections:
                 # a stopped loop reads no goodbye
                 self._close_each(idle, patience=0.5 if loop is here else 0)
 
-    def _close_in_task(self, idle: deque[Connection]) -> None:
-        """Close connections of the current event loop."""
+    def _known_loops(self) -> list[asyncio.AbstractEventLoop]:
+        return [loop for each in self._loops.keyrefs() if (loop := each()) is not None]
+
+    def _close_in_task(self, idle: deque[Connection], patience: float = 0.5) -> None:
+        """Close connections in a task of the current event loop."""
 
         def close() -> None:
-            self._close_each(idle, patience=0.5)
+            self._close_each(idle, patience)
 
         in_background(close, f"sqla_tickets closes connections to {self._server}", in_a_task=True)
 
@@ -346,7 +349,16 @@ class Connections:
             return self.of_threads
         loop = asyncio.get_running_loop()
         idle = self._loops.get(loop)
-        return self._loops.setdefault(loop, IdleConnections()) if idle is None else idle
+        if idle is None:
+            idle = self._loops.setdefault(loop, IdleConnections())
+            self._close_those_of_ended_loops()
+        return idle
+
+    def _close_those_of_ended_loops(self) -> None:
+        """Close what closed event loops have left, which keeps these loops from the garbage collector."""
+        for loop in self._known_loops():
+            if loop.is_closed():
+                self._close_in_task(self._loops.pop(loop, IdleConnections()), patience=0)
 
     def open(self) -> Connection:
         """Open a new connection.

@@ -155,6 +155,30 @@ def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list
     assert_closed(urls)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("route", drivers(is_async=True), ids=str)
+def test_connections_of_ended_loops_do_not_add_up(route: Route, urls: list[URL]) -> None:
+    """As where a job calls ``asyncio.run`` for each of its parts."""
+    pool = AsyncTicketPool(urls)
+    asyncio.run(pool.create_table("photos"))
+
+    async def draw_at_once() -> None:
+        await asyncio.gather(*(pool.next_id("photos") for _ in range(8)))
+        await asyncio.sleep(0.1)  # what is closed in the background has the time for it
+
+    threads = threading.active_count()
+    for _ in range(4):
+        asyncio.run(draw_at_once())
+    asyncio.run(pool.next_id("photos"))
+    asyncio.run(asyncio.sleep(0.1))
+    until(lambda: sum(map(connections_at, urls)) <= 2 * 8)
+    until(lambda: threading.active_count() <= threads + 2 * 8)
+    asyncio.run(pool.dispose())
+    gc.collect()  # not in a test that is warned of it
+
+
 @ON_ROUTES
 async def test_fork_of_an_event_loop_repeats_no_ticket(route: Route, urls: list[URL]) -> None:
     """Both sides go on with a block in the buffer, and with idle connections."""
