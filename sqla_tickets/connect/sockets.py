@@ -64,7 +64,11 @@ class SocketWire:
     """
 
     def __init__(self, number: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(number))
+        own = os.dup(number)
+        was_blocking = os.get_blocking(own)
+        self._socket = socket.socket(fileno=own)
+        # both descriptors share the flag, which `socket.setdefaulttimeout` has just changed
+        os.set_blocking(own, was_blocking)
 
     def poller(self) -> Poll | None:
         if not hasattr(select, "poll"):
