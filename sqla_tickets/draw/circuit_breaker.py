@@ -58,16 +58,20 @@ class CircuitBreaker:
     def record_failure(
         self, reason: TicketError, *, timed_out: bool = False, refused: bool = False
     ) -> None:
-        """Open after a failure; each wait doubles the last one, up to ``longest_wait_seconds``."""
-        wait = min(
-            TIMING.longest_wait_seconds, TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
-        )
-        self.failures += 1
-        self._tripped_at = now = time.monotonic()
-        if self.reason is None:
+        """Open after a failure; each wait doubles the last one, up to ``longest_wait_seconds``.
+
+        Draws that fail together count once: no attempt begins as early after a failure.
+        """
+        now = time.monotonic()
+        is_first = self.reason is None
+        if is_first:
             self.opened_at = now
-        self._next_attempt = now + wait * _jitter()
         self.timed_out, self.refused, self.reason = timed_out, refused, reason
+        if is_first or now - self._tripped_at >= TIMING.first_wait_seconds / 2:
+            wait = TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
+            self.failures += 1
+            self._tripped_at = now
+            self._next_attempt = now + min(TIMING.longest_wait_seconds, wait) * _jitter()
 
     def is_news(self, error: TicketError) -> bool:
         """Whether an error differs, in more than numbers, from the last one that was reported since a success.

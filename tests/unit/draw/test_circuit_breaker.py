@@ -63,7 +63,18 @@ def test_a_success_makes_the_next_wait_the_shortest(clock: Clock) -> None:
     breaker = CircuitBreaker()
     for _ in range(10):
         breaker.record_failure(TicketError("down"))
+        clock.now += TIMING.first_wait_seconds
+    assert breaker.state == "open"
     breaker.record_success()
     breaker.record_failure(TicketError("down"))
+    clock.now += TIMING.first_wait_seconds
+    assert breaker.state == "half_open"
+
+
+def test_draws_that_fail_together_count_once(clock: Clock) -> None:
+    """A server that is restarted ends all of them, and is back in a moment."""
+    breaker = CircuitBreaker()
+    for _ in range(8):
+        breaker.record_failure(TicketError("gone"))
     clock.now += TIMING.first_wait_seconds
     assert breaker.state == "half_open"
