@@ -384,12 +384,16 @@ class ServerAccess:
         identity, is_new = connection.identity, not connection.generation
         with self._recognition:  # no two runs have one generation
             runs = self._known_runs
-            is_known = identity is None or (runs is not None and runs.has(identity, is_new=is_new))
+            if identity is None:  # where a server had shown one, this may be another server
+                is_known = runs is None or not is_new
+            else:
+                is_known = runs is not None and runs.has(identity, is_new=is_new)
+            if runs is not None and not is_known:
+                self.generation += 1
+                for table in self.known_tables():  # a crash may have undone what a session saw
+                    table.largest_shown = 0
             if identity is not None and not is_known:
-                self.generation, self.identity = self.generation + (runs is not None), identity
-                if runs is not None:  # a crash may have undone what another session saw
-                    for table in self.known_tables():
-                        table.largest_shown = 0
+                self.identity = identity
                 self._known_runs = (
                     KnownRuns(identity)
                     if runs is None

@@ -109,6 +109,24 @@ def criticals(caplog: pytest.LogCaptureFixture) -> list[str]:
 # -- what is written
 
 
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_server_that_no_longer_shows_which_one_it_is_is_verified_again(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As where a restored copy has taken its place, and has no memory left for that question."""
+    _, _, urls = fresh_pair(servers, kind)
+    with TicketPool(urls, hedge=False) as pool:
+        pool.create_table("photos", layout="counter")
+        ids = some(pool)
+        last = max(of(ids, 1))
+        ids += draw_some(urls)  # of another process
+        pool.servers[0].close()
+        run(urls[0], f"UPDATE photos SET id = {last + 2}")  # above all that this process knows
+        monkeypatch.setattr("sqla_tickets.connect.pool.identify", lambda *_: None)
+        ids += [pool.next_id("photos") for _ in range(4)]
+    assert_unique(ids)
+
+
 def test_a_pool_that_is_closed_has_told_the_peers(ticket_urls: list[URL], pool: TicketPool) -> None:
     ids = some(pool)
     pool.dispose()
