@@ -67,6 +67,10 @@ class Waiter(Protocol):
         """Begin to wait for this."""
         ...
 
+    def give_up(self) -> None:
+        """Cancel its own wait, as its time is over, or its server is down."""
+        ...
+
 
 class _Wait:
     """The wait of one draw for a connection; any thread may end it.
@@ -265,6 +269,11 @@ class IdleConnections(deque[Connection]):
         """The server admits no more: return whether there are other connections to wait for."""
         self.full_until = time.monotonic() + CONNECT_TIMING.server_full_seconds
         return bool(self._count_open())
+
+    @property
+    def are_several(self) -> bool:
+        """Whether more than one is open, idle or not."""
+        return self._count_open() > 1
 
     def _count_open(self) -> int:
         return sum(not connection.is_closed for connection in self._made)

@@ -75,6 +75,12 @@ class Connections:
         """When a thread began to open the latest pending connection; 0 if none is pending."""
         return max((connect.since for connect in self.of_threads.connecting), default=0.0)
 
+    def can_do_without_more(self) -> bool:
+        """The server admits no more; return whether this process has other connections to it."""
+        of_all = [self._loops.get(loop) for loop in self._known_loops()] + [self.of_threads]
+        has_others = [idle.can_do_without() for idle in of_all if idle is not None]
+        return any(has_others)
+
     @property
     def were_closed(self) -> bool:
         """Whether all connections were closed since this background call began."""
@@ -108,7 +114,7 @@ class Connections:
             if waiter is None or dialect_of(self.dialect).is_embedded:
                 return self.open()
             end = waiter.deadline
-            while (given := self._given_back(waiter, end)) is None:
+            while (given := self._given_back(waiter)) is None:
                 try:
                     return self._opened(waiter)
                 except Exception as error:
@@ -138,8 +144,12 @@ class Connections:
         finally:
             idle.replace()
 
-    def _given_back(self, waiter: Waiter, end: float) -> Connection | None:
-        """Wait for another draw's connection; None if one must be opened."""
+    def _given_back(self, waiter: Waiter) -> Connection | None:
+        """Wait for another draw's connection; None if there is room for a new one.
+
+        Raises:
+            TicketServerError: the wait was cancelled, or has taken too long.
+        """
         idle = self._idle()
         if idle.has_room():
             return None
@@ -150,8 +160,10 @@ class Connections:
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
-                if idle.has_room() or waiter.is_server_down or time.monotonic() > end:
+                if idle.has_room():
                     break
+                if waiter.is_server_down or time.monotonic() > waiter.deadline:
+                    waiter.give_up()
             if waiter.cancelled is None:
                 return request.withdraw()
         except BaseException:  # a cancelled task, an interrupt
@@ -266,7 +278,7 @@ class Connections:
         may_close_more = False
         for loop in self._known_loops():
             idle = self._loops.get(loop)
-            if idle is not None and len(idle) > 1 and not loop.is_closed():
+            if idle is not None and idle.are_several and not loop.is_closed():
                 may_close_more = True
                 with contextlib.suppress(RuntimeError):  # it was closed just now
                     loop.call_soon_threadsafe(self._close_unused, idle)
@@ -282,7 +294,7 @@ class Connections:
         if unused:
             name = f"sqla_tickets closes connections to {self._server}"
             in_background(close, name, in_a_task=self._is_async)
-        return len(idle) > 1
+        return idle.are_several
 
     def close_all(self) -> None:
         """Close the idle connections of all threads and event loops."""

@@ -455,6 +455,8 @@ class ServerAccess:
         failure.kind = kind.name.lower()
         if kind is ErrorKind.INVALID_NAME:
             return failure
+        if kind is ErrorKind.TOO_MANY_CONNECTIONS and self.connections.can_do_without_more():
+            return failure  # it serves those that are open
         if name is None or not concerns_table(kind):
             self.breaker.record_failure(
                 failure, timed_out=kind is ErrorKind.TIMEOUT, refused=name is None

@@ -220,6 +220,11 @@ class InFlightRequest:
         self.is_abandoned = True
         self.cancel(CancelReason.CALLER_GONE)
 
+    def give_up(self) -> None:
+        """Cancel its own wait: its time is over, or the server was found to be down."""
+        is_over = time.monotonic() > self.deadline
+        self.cancel(CancelReason.TIMED_OUT if is_over else CancelReason.FAILED_OVER)
+
     def cancel(self, why: CancelReason, answer: list[range] | None = None) -> bool:
         """Release the caller, with an answer or for the next server.
 

@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -16,12 +17,13 @@ import pytest
 from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 
-from sqla_tickets import NoTicketServer, TicketPool
+from sqla_tickets import NoTicketServer, TicketError, TicketPool
 from sqla_tickets.concurrency import owner_mark
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.connect.limit import IdleConnections
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.draw import hedging
+from sqla_tickets.draw.health_check import probe
 from tests.support.draws import (
     OpenPool,
     assert_unique,
@@ -190,6 +192,27 @@ def test_tasks_that_are_cancelled_while_they_queue(crowded: Pair) -> None:
     assert_unique(drawn)
 
 
+def test_a_queue_that_takes_longer_than_a_draw_may_opens_no_more(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is slow, but serves all of them in time if none of them adds to its work."""
+    set_timing(monkeypatch, hedging, first_patience_seconds=FOR_EVER)
+    set_timing(monkeypatch, hedging, least_patience_seconds=FOR_EVER)
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with (
+        TcpProxy(url.port) as proxy,
+        TicketPool([url.set(port=proxy.port)], timeout=0.5, lock_wait=0.5) as pool,
+        ThreadPoolExecutor(2 * THREADS) as threads,
+    ):
+        pool.create_table("photos", layout="counter")
+        pool.next_id("photos")
+        before = proxy.connections
+        proxy.do(Fault("delay", 0.1))
+        drawn = list(threads.map(lambda _: pool.next_id("photos"), range(2 * THREADS)))
+        assert proxy.connections - before < CONNECT_TIMING.max_connections
+    assert_unique(drawn)
+
+
 def test_a_queue_that_moves_is_no_reason_to_fail(servers: ServerFixtures) -> None:
     """One server is down, and more clients wait at the other's row than it serves in two lock waits."""
     first, _, urls = fresh_pair(servers, "mariadb")
@@ -271,3 +294,50 @@ def test_idle_connections_that_draws_take_stay(
     assert connections.close_unused()  # the fourth
     assert [connections.acquire() for _ in range(3)] == taken[::-1]
     assert not connections.has_idle
+
+
+def test_connections_that_were_in_use_at_the_first_check_are_closed_later(
+    servers: ServerFixtures, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_timing(monkeypatch, hedging, unused_seconds=0.2)
+    server = mysql_like(servers, "mariadb")
+    url = servers.fresh_database(server)
+    pool = open_pool([url])
+    pool.create_table("photos")
+    connections = pool.servers[0].connections
+    in_use = [connections.acquire() for _ in range(4)]
+    pool.next_id("photos")  # the monitor begins to check
+    time.sleep(1)
+    for connection in in_use:
+        connections.release(connection)
+    until(lambda: len(connections_to(server, url)) == 1)
+
+
+@pytest.mark.parametrize("ask", ["a probe", "the marks"])
+def test_server_that_is_full_for_others_keeps_serving_this_process(
+    servers: ServerFixtures, open_pool: OpenPool, ask: str
+) -> None:
+    """What finds no idle connection, and is refused a new one, says nothing against the open ones."""
+    server = mysql_like(servers, "mariadb")
+    url = servers.fresh_database(server)
+    pool = open_pool([url])
+    pool.create_table("photos")
+    there = pool.servers[0]
+    with setting(server, max_connections=FEW):
+        in_use = list[Connection]()
+
+        def fill() -> None:
+            while True:
+                in_use.append(there.connections.acquire())
+
+        with pytest.raises(Exception, match="Too many connections"):
+            fill()
+        if ask == "a probe":
+            probe(there)
+            until(lambda: not there.probes.are_under_way)
+        else:
+            with pytest.raises(TicketError, match="no more connections"):
+                there.use(lambda context: None)
+        assert there.breaker.is_closed
+        for connection in in_use:
+            there.connections.release(connection)
