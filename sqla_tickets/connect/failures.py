@@ -39,6 +39,10 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
         TicketServerError,
         "find the backup or the open transaction that holds it.",
     ),
+    ErrorKind.OVERLOADED: (
+        TicketServerError,
+        "draw blocks, or draw in fewer threads or tasks at once.",
+    ),
     ErrorKind.KILLED: (
         TicketServerError,
         "find what kills statements there, such as a statement time limit.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import re
@@ -65,6 +66,7 @@ class ErrorKind(enum.Enum):
     IN_USE = "another object depends on the table"
     KILLED = "the server ended the statement early"
     LOCK_TIMEOUT = "another session holds the ticket table"
+    OVERLOADED = "it answers other draws, but not this one in time"
     READ_ONLY = "the server takes no writes"
     SCHEMA_MISMATCH = "the table's columns have changed"
     SYNTAX_ERROR = "the server did not understand the statement"
@@ -264,7 +266,7 @@ class TicketDialect(ABC):
 
     def error_kind(self, error: BaseException) -> ErrorKind:
         """The `ErrorKind` of a driver's error; ``DISCONNECTED`` when nothing better is known."""
-        if isinstance(error, TimeoutError):
+        if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
             return ErrorKind.TIMEOUT
         if isinstance(error, UnicodeError):  # the connection's characters are others
             return ErrorKind.INVALID_NAME

@@ -181,9 +181,7 @@ def recover(
             raise error
         return False
     if not isinstance(error, Exception):
-        # a cancelled task, an interrupt: an answer may still be on its way
-        connection.cancel()
-        _give_back(connection, request, keep=False)
+        _cut_off(connection, request)  # a cancelled task, an interrupt
         return False
     _recover_from_driver(request, connection, error, layout)
     return True
@@ -197,7 +195,11 @@ def _recover_from_driver(
     if kind is ErrorKind.TIMEOUT:
         connection.cancel()  # some drivers would wait for an answer to their goodbye, too
     if kind is ErrorKind.LOCK_TIMEOUT:
-        _inspect_queue(connection, request)
+        try:
+            _inspect_queue(connection, request)
+        except BaseException:  # a cancelled task, an interrupt
+            _cut_off(connection, request)
+            raise
     # only after this error is it certain that no lock and no answer are left
     is_clean = kind is ErrorKind.DEADLOCK and layout is not None and layout.is_one_statement(n)
     _give_back(connection, request, keep=is_clean)
@@ -218,8 +220,13 @@ def _recover_from_driver(
 
 def out_of_attempts(request: Request) -> TicketError:
     """The error of a draw whose attempts failed too often, or until its time was over."""
-    failure = request.server.failed(request.table.name, ErrorKind.LOCK_TIMEOUT, None)
-    return Crowded(str(failure)) if _is_in_a_queue(request) else failure
+    kinds = request.error_kinds
+    kind = ErrorKind.LOCK_TIMEOUT if ErrorKind.LOCK_TIMEOUT in kinds else kinds[-1]
+    if kind is ErrorKind.DEADLOCK:
+        kind = ErrorKind.OVERLOADED
+    failure = request.server.failed(request.table.name, kind, None)
+    has_waited = kind in (ErrorKind.LOCK_TIMEOUT, ErrorKind.OVERLOADED)
+    return Crowded(str(failure)) if has_waited and _is_in_a_queue(request) else failure
 
 
 def discard_connection(
@@ -281,6 +288,12 @@ def _give_back(connection: Connection, request: Request, *, keep: bool = True) -
         request.server.connections.discard(connection)
 
 
+def _cut_off(connection: Connection, request: Request) -> None:
+    """Close a connection whose answer may still be on its way."""
+    connection.cancel()
+    _give_back(connection, request, keep=False)
+
+
 def _unresponsive_error(request: Request, reused: bool) -> TicketError:
     """The error of a server whose request the monitor cancelled."""
     if request.cancelled is CancelReason.TIMED_OUT:
@@ -300,7 +313,8 @@ def _timed_out(request: Request, error: Exception | None, reused: bool) -> Ticke
     if request.cancelled is not None:
         unheard = time.monotonic() - max(server.alive_at, request.since)
         lives = unheard <= server.timeouts.timeout_seconds
-    kind = ErrorKind.LOCK_TIMEOUT if lives else ErrorKind.TIMEOUT
+    kind = ErrorKind.LOCK_TIMEOUT if request.lock_reported else ErrorKind.OVERLOADED
+    kind = kind if lives else ErrorKind.TIMEOUT
     failure = server.failed(request.table.name, kind, error)
     if reused and not request.lock_reported:
         server.connections.close_idle()
@@ -318,8 +332,8 @@ def _is_in_a_queue(request: Request) -> bool:
     numbers = [request.queue_number]
 
     def see(context: StatementContext) -> None:
-        for see in range(TIMING.queue_polls):
-            if see:
+        for poll in range(TIMING.queue_polls):
+            if poll:
                 pause(TIMING.queue_seconds / (TIMING.queue_polls - 1))
             found = inspection.definition(context, request.table.name)
             if found is None or found.follows is None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,34 @@ def test_server_that_freezes_after_a_lock_wait_is_given_up(
                     failed.result(FOR_EVER)
         finally:
             first.thaw()
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_draw_that_is_interrupted_after_a_lock_wait_keeps_no_connection(
+    servers: ServerFixtures,
+    open_pool: OpenPool,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_at_once: bool,
+) -> None:
+    """While it asks whether the table serves a queue."""
+    first, _, urls = fresh_pair(servers, "mariadb")
+    pool = open_pool(urls, hedge=False)
+    pool.create_table("photos")
+    draw_from(pool, 1)
+    draw_from(pool, 2)
+    server = pool.servers[0]
+    draw = server.draw_at_once if is_at_once else partial(server.draw, is_patient=True)
+
+    def interrupt(connection: Connection, request: slow_path.Request) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(slow_path, "_inspect_queue", interrupt)
+    with locked(first, urls[0]), pytest.raises(KeyboardInterrupt):
+        draw("photos", 1)
+    assert not server.in_flight
+    idle = server.connections.of_threads
+    assert idle._count_open() == len(idle)
 
 
 def test_connection_that_is_just_closed_keeps_no_poll_waiting(
