@@ -82,6 +82,7 @@ func (s *TicketServer) draw(sequence string, n int64) ([]int64, error) {
 	}
 	if err != nil { // the connection may hold the table's lock, or its next answer may be a late one
 		c.discard()
+		s.discardIdle()
 		return nil, err
 	}
 	select {
@@ -103,6 +104,18 @@ func (s *TicketServer) connect() (*connection, error) {
 	default:
 		conn, err := s.db.Conn(context.Background())
 		return &connection{conn, map[string]table{}}, err
+	}
+}
+
+// discardIdle ends the idle sessions. A server that restarts has ended them all.
+func (s *TicketServer) discardIdle() {
+	for {
+		select {
+		case c := <-s.idle:
+			c.discard()
+		default:
+			return
+		}
 	}
 }
 
@@ -208,9 +221,9 @@ func (t *Tickets) Draw(sequence string, n int64) ([]int64, error) {
 		return nil, fmt.Errorf("expected a sequence, and 1 to %d tickets", mostTickets)
 	}
 	var failures []string
+	first := int(atomic.AddUint32(&t.turn, 1) % uint32(len(t.servers))) // of this draw; others have their own
 	for attempt := 0; attempt < 2*len(t.servers); attempt++ {
-		server := t.servers[atomic.AddUint32(&t.turn, 1)%uint32(len(t.servers))]
-		tickets, err := server.draw(sequence, n)
+		tickets, err := t.servers[(first+attempt)%len(t.servers)].draw(sequence, n)
 		if err == nil {
 			return tickets, nil
 		}

@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
-# Tickets for shell scripts, with the command `mysql`. It answers each line of its input, such as "photos 20", with so
-# many tickets of that sequence.
+# Tickets for shell scripts, with the command `mariadb` or `mysql`. It answers each line of its input, such as "photos 20",
+# with so many tickets of that sequence.
 #   TICKET_SERVERS="ticket1.cnf ticket2.cnf" bash tickets.sh
 # Each file has host, user and password under [client], and the database under [mysql].
 set -uo pipefail
 
-read -ra servers <<<"$TICKET_SERVERS" # in the pool's order, which gives each server its numbers
-stride=${TICKET_STRIDE:-${#servers[@]}} # the pool's
+read -rd '' -a servers <<<"$TICKET_SERVERS" # in the pool's order, which gives each server its numbers
+stride=${TICKET_STRIDE:-${#servers[@]}}     # the pool's
 turn=$RANDOM
+client=$(type -P mariadb || echo mysql)     # MariaDB deprecates its `mysql`, and says so in each session
+messages=$(mktemp)                          # of the last session; a warning there is no part of an answer
+trap 'rm -f "$messages"' EXIT
 session="SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
     sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
 
 # Runs the statements of its input in one session. The first error ends it, whatever the file says: a block never goes on
 # in another session (--batch, --skip-reconnect) or without its lock (--skip-force). --comments keeps the stride.
 run() {
-    timeout --foreground --kill-after=1 4 mysql --defaults-file="$1" --connect-timeout=1 --skip-reconnect --skip-force \
-        --batch --comments --skip-column-names --init-command="$session" 2>&1
+    timeout --foreground --kill-after=1 4 "$client" --defaults-file="$1" --connect-timeout=1 --skip-reconnect --skip-force \
+        --batch --comments --skip-column-names --init-command="$session" 2>"$messages" ||
+        { cat "$messages"; return 1; }
 }
 
 # Stride and offset are part of the statement: MariaDB reads /*M! */, MySQL reads /*+ */.

@@ -4,10 +4,11 @@
 const { createInterface } = require('node:readline');
 const mysql = require('mysql2/promise');
 
-const SERVERS = process.env.TICKET_SERVERS.split(' '); // in the pool's order, which gives each server its numbers
+const SERVERS = process.env.TICKET_SERVERS.trim().split(/\s+/); // in the pool's order, which gives each server its numbers
 const STRIDE = BigInt(process.env.TICKET_STRIDE || SERVERS.length); // the pool's
 const MOST = 1_000_000; // tickets at a time: a larger number by mistake would use up the sequence
 const TIMEOUT = 3000; // milliseconds; longer than the waits for locks below
+const MOST_CONNECTIONS = 16; // to one server; further draws wait for one that ends
 const SESSION = `SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
   sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')`;
 // The stub column of a table whose stride was changed is named after it: a client of another stride finds none.
@@ -22,18 +23,50 @@ class TicketServer {
     Object.assign(this.options, { supportBigNumbers: true, bigNumberStrings: true }); // no number above 2**53 is rounded
     this.offset = BigInt(number);
     this.idle = []; // connections; one that draws is not among them, so no two draws share one
+    this.drawing = 0;
+    this.waiting = []; // for a draw to end
   }
 
   async draw(sequence, n) {
-    const connection = this.idle.pop() || (await this.connect());
+    await this.begin();
+    let connection;
     try {
+      connection = this.idle.pop() || (await this.connect());
       const tickets = await this.drawOn(connection, sequence, n);
       this.idle.push(connection);
       return tickets;
     } catch (error) {
-      connection.destroy(); // it may hold the table's lock, or its next answer may be a late one
+      connection?.destroy(); // it may hold the table's lock, or its next answer may be a late one
+      for (const other of this.idle.splice(0)) other.destroy(); // a server that restarts ends them all
       throw error;
+    } finally {
+      this.end();
     }
+  }
+
+  async begin() {
+    if (this.drawing < MOST_CONNECTIONS) {
+      this.drawing++;
+      return;
+    }
+    await new Promise((resolve, reject) => {
+      const giveUp = () => {
+        this.waiting.splice(this.waiting.indexOf(next), 1);
+        reject(new Error(`${MOST_CONNECTIONS} draws on server ${this.offset} take too long`));
+      };
+      const timer = setTimeout(giveUp, TIMEOUT);
+      const next = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      this.waiting.push(next);
+    });
+  }
+
+  end() {
+    const next = this.waiting.shift();
+    if (next) next(); // in place of the draw that ends
+    else this.drawing--;
   }
 
   async connect() {
@@ -112,10 +145,10 @@ async function tickets(sequence, n) {
     throw new Error(`expected a sequence, and 1 to ${MOST} tickets`);
   }
   const errors = [];
-  for (const _ of [...servers, ...servers]) {
-    const server = servers[turn++ % servers.length];
+  const first = turn++; // draws at the same time have a first server of their own
+  for (let attempt = 0; attempt < 2 * servers.length; attempt++) {
     try {
-      return await server.draw(sequence, n);
+      return await servers[(first + attempt) % servers.length].draw(sequence, n);
     } catch (error) {
       errors.push(error.message);
     }
@@ -135,4 +168,5 @@ async function main() {
   process.exit();
 }
 
-main();
+if (require.main === module) main();
+module.exports = { tickets };

@@ -42,12 +42,12 @@ final class TicketServer
 
     private function connect(): mysqli
     {
-        $url = array_map('urldecode', array_map('strval', parse_url($this->url)));
+        $url = array_map('rawurldecode', array_map('strval', parse_url($this->url)));
         $connection = mysqli_init();
         $connection->options(MYSQLI_OPT_CONNECT_TIMEOUT, 1);
         $connection->options(MYSQLI_OPT_READ_TIMEOUT, self::TIMEOUT);
         $connection->real_connect(
-            $url['host'], $url['user'], $url['pass'], substr($url['path'], 1), (int) ($url['port'] ?? 3306)
+            $url['host'], $url['user'], $url['pass'] ?? '', substr($url['path'], 1), (int) ($url['port'] ?? 3306)
         );
         $connection->query(self::SESSION);
         [$this->tables, $this->process] = [[], getmypid()];
@@ -152,7 +152,7 @@ final class Tickets
 }
 
 if (get_included_files()[0] === __FILE__) {
-    $urls = explode(' ', getenv('TICKET_SERVERS'));
+    $urls = preg_split('/\s+/', trim(getenv('TICKET_SERVERS')));
     $tickets = new Tickets($urls, (int) (getenv('TICKET_STRIDE') ?: count($urls)));
     while (($line = fgets(STDIN)) !== false) {
         [$sequence, $n] = explode(' ', trim($line));

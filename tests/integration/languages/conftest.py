@@ -25,6 +25,60 @@ from tests.support.waiting import has_input
 
 EXAMPLES = Path(__file__).parents[3] / "examples/languages"
 LANGUAGES = ("node", "php", "go", "mysql")
+#: The commands that the shell's client looks for.
+CLIENTS = ("mariadb", "mysql")
+#: Programs that answer ``photos 20`` with 20 tickets of as many draws at once.
+CROWDS = {
+    "node": """
+const { createInterface } = require('node:readline');
+const { tickets } = require(process.argv[1]);
+(async () => {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const [sequence, n] = line.split(' ');
+    try {
+      console.log((await Promise.all(Array.from({ length: n }, () => tickets(sequence, 1)))).join(' '));
+    } catch (error) {
+      console.log(`error: ${error.message}`);
+    }
+  }
+  process.exit();
+})();
+""",
+    "go": """
+package main
+
+import ("bufio"; "fmt"; "os"; "strings"; "sync")
+
+func main() {
+	tickets, _ := fromEnvironment()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var sequence string
+		var n int
+		fmt.Sscan(lines.Text(), &sequence, &n)
+		drawn, failures := make([]int64, n), make([]error, n)
+		var all sync.WaitGroup
+		for k := 0; k < n; k++ {
+			all.Add(1)
+			go func(k int) {
+				defer all.Done()
+				one, err := tickets.Draw(sequence, 1)
+				if failures[k] = err; err == nil {
+					drawn[k] = one[0]
+				}
+			}(k)
+		}
+		all.Wait()
+		answer := strings.Trim(fmt.Sprint(drawn), "[]")
+		for _, err := range failures {
+			if err != nil {
+				answer = fmt.Sprint("error: ", err)
+			}
+		}
+		fmt.Println(answer)
+	}
+}
+""",
+}
 
 
 class Refused(Exception):
@@ -135,7 +189,7 @@ def start_client(
                     pytest.fail(str(missing), pytrace=False)
                 pytest.skip(str(missing))
         addresses = [address(url, language, tmp_path) for url in urls]
-        environment["TICKET_SERVERS"] = " ".join(addresses)
+        environment.setdefault("TICKET_SERVERS", " ".join(addresses))
         clients.append(Client(programs[language], environment))
         return clients[-1]
 
@@ -163,9 +217,28 @@ def command_of(language: str, folder: Path) -> list[str]:
     if language == "php":
         php = find_program(["php"], "install PHP (Debian: apt-get install php-cli php-mysql)")
         return [str(php), str(source / "tickets.php")]
-    find_program(["mysql"], "install a client (Debian: apt-get install mariadb-client)")
+    find_program(CLIENTS, "install a client (Debian: apt-get install mariadb-client)")
     bash = find_program(["bash"], "install bash")
     return [str(bash), str(source / "tickets.sh")]
+
+
+def crowd_of(language: str, folder: Path) -> list[str]:
+    """Build a program of `CROWDS`; its command.
+
+    Raises:
+        ServerMissing: the language is not installed.
+    """
+    command = command_of(language, folder / language)
+    if language == "node":
+        return [command[0], "-e", CROWDS["node"], command[1]]
+    go = find_program(["go"], "install Go (Debian: apt-get install golang-go)")
+    source, built = folder / "go-source", folder / "go-crowd"
+    source.mkdir(exist_ok=True)
+    client = (EXAMPLES / "go/tickets.go").read_text().replace("func main()", "func answer()")
+    (source / "tickets.go").write_text(client)
+    (source / "crowd.go").write_text(CROWDS["go"])
+    build([str(go), "build", "-o", "tickets", "tickets.go", "crowd.go"], source, built)
+    return [str(built / "tickets")]
 
 
 def build(command: list[str], source: Path, folder: Path) -> None:
@@ -190,7 +263,7 @@ def address(url: URL, language: str, folder: Path) -> str:
     file = folder / f"{url.database}-{url.port}.cnf"
     file.write_text(
         f"[client]\nhost={url.host}\nport={url.port}\nuser={url.username}\n"
-        f"password={url.password}\n[mysql]\ndatabase={url.database}\n"
+        f"password={url.password or ''}\n[mysql]\ndatabase={url.database}\n"
     )
     file.chmod(0o600)
     return str(file)

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sqlalchemy import URL
 from sqla_tickets import TicketError, TicketPool
 from sqla_tickets.maintenance import resize
 from tests.integration.languages.conftest import (
+    CLIENTS,
     EXAMPLES,
     LANGUAGES,
     Client,
@@ -24,6 +26,7 @@ from tests.integration.languages.conftest import (
     Site,
     StartClient,
     address,
+    crowd_of,
 )
 from tests.support.draws import (
     PATIENCE,
@@ -47,7 +50,7 @@ PROCESSES = 2
 ALBUMS = 10**12
 #: Longer than any client waits for an answer.
 LATE_SECONDS = 6.0
-#: `mysql`, whose input stops after the line that the file "armed" describes, until the file "paused" is gone.
+#: The command of the shell's client, whose input stops after the line that the file "armed" describes, until the file "paused" is gone.
 PAUSING_MYSQL = """#!/usr/bin/env bash
 feed() {{
     trap '' PIPE
@@ -117,18 +120,17 @@ class Crowd:
 
 
 class Pauses:
-    """A program `mysql` that stops within a session, for the shell's client.
+    """A program that stops within a session, for the shell's client.
 
     Attributes:
         path: The variable `PATH` of such a client.
     """
 
     def __init__(self, folder: Path) -> None:
-        mysql = find_program(["mysql"], "install a client (Debian: apt-get install mariadb-client)")
+        mysql = find_program(CLIENTS, "install a client (Debian: apt-get install mariadb-client)")
         folder.mkdir()
-        program = folder / "mysql"
-        program.write_text(PAUSING_MYSQL.format(folder=folder, mysql=mysql))
-        program.chmod(0o755)
+        for name in CLIENTS:
+            write_program(folder / name, PAUSING_MYSQL.format(folder=folder, mysql=mysql))
         self.path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         self._armed, self._paused = folder / "armed", folder / "paused"
 
@@ -143,6 +145,11 @@ class Pauses:
     def resume(self) -> None:
         """Let it go on."""
         self._paused.unlink()
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -473,6 +480,105 @@ def test_server_that_fails_is_passed_over(
     ids += others + [ticket for n in (1, 5) * 4 for ticket in client.draw("photos", n)]
     assert residues(ids[-12:]) == {0, 1}
     assert_unique(ids)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_server_frozen_within_the_handshake_is_passed_over(
+    language: str, site: Site, start_client: StartClient
+) -> None:
+    site.create()
+    with TcpProxy(site.urls[0].port, Fault("half")) as proxy:
+        client = start_client(language, [site.urls[0].set(port=proxy.port), site.urls[1]])
+        ids = [ticket for n in (1, 5) for ticket in client.draw("photos", n)]
+    assert residues(ids) == {0}
+
+
+@pytest.fixture(params=["node", "go"])
+def crowd(
+    request: pytest.FixtureRequest, site: Site, start_client: StartClient, builds: Path
+) -> Iterator[Client]:
+    """A program that draws as often at once as it is told."""
+    site.create()
+    start_client(request.param, site.urls)
+    servers = " ".join(address(url, request.param, EXAMPLES) for url in site.urls)
+    client = Client(crowd_of(request.param, builds), {"TICKET_SERVERS": servers})
+    yield client
+    client.kill()
+
+
+def test_idle_connections_killed_at_once_fail_no_draw(site: Site, crowd: Client) -> None:
+    """As by a restart of both servers, or by their `wait_timeout`."""
+    pairs = list(zip(site.servers, site.urls, strict=True))
+    ids: list[int] = []
+    while min(len(connections_to(*pair)) for pair in pairs) < 4:
+        ids += crowd.draw("photos", 24)
+    assert min(kill_connections(*pair) for pair in pairs) > 3
+    for _ in range(4):
+        ids += crowd.draw("photos", 1)
+    ids += crowd.draw("photos", 24)
+    assert_unique(ids)
+
+
+@pytest.mark.parametrize("crowd", ["node"], indirect=True)
+def test_many_draws_at_once_share_few_connections(site: Site, crowd: Client) -> None:
+    ids = crowd.draw("photos", 200) + crowd.draw("photos", 200)
+    assert_unique(ids)
+    for pair in zip(site.servers, site.urls, strict=True):
+        assert 0 < len(connections_to(*pair)) <= 16
+
+
+def test_draws_that_wait_for_a_frozen_server_go_to_another(site: Site, crowd: Client) -> None:
+    ids = crowd.draw("photos", 100)
+    site.servers[0].freeze()
+    until(lambda: not site.servers[0].answers())
+    others = crowd.draw("photos", 100)
+    site.servers[0].thaw()
+    ids += others + crowd.draw("photos", 100)
+    assert residues(others) == {0}
+    assert_unique(ids)
+
+
+def test_shell_takes_mariadb_and_no_warning_for_an_answer(
+    site: Site, start_client: StartClient, tmp_path: Path
+) -> None:
+    """The command `mysql` of MariaDB 11 warns in each session that its name is deprecated."""
+    mysql = find_program(CLIENTS, "install a client (Debian: apt-get install mariadb-client)")
+    site.create()
+    write_program(tmp_path / "mysql", "#!/bin/sh\necho never run >&2\nexit 1\n")
+    warning = "echo 'mysql: Deprecated program name' >&2"
+    write_program(tmp_path / "mariadb", f'#!/bin/sh\n{warning}\nexec "{mysql}" "$@"\n')
+    client = start_client("mysql", site.urls, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    ids = [ticket for n in (1, 5) * 2 for ticket in client.draw("photos", n)]
+    assert_unique(ids)
+    with pytest.raises(Refused, match="is no table of stride 2"):
+        client.draw("missing")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("password", ["a+b%2F/c", ""])
+def test_password_of_any_characters_or_none_is_sent(
+    language: str, password: str, site: Site, start_client: StartClient
+) -> None:
+    site.create()
+    urls: list[URL] = []
+    for server, url in zip(site.servers, site.urls, strict=True):
+        user = f"u{random.getrandbits(40)}"
+        with server.administrator() as cursor:
+            cursor.execute(f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", [password])
+            cursor.execute(f"GRANT ALL ON `{url.database}`.* TO '{user}'@'%'")
+        urls.append(url.set(username=user)._replace(password=password or None))
+    client = start_client(language, urls)
+    assert residues(client.draw() + client.draw()) == {0, 1}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_servers_are_separated_by_any_space(
+    language: str, site: Site, start_client: StartClient, tmp_path: Path
+) -> None:
+    site.create()
+    given = "".join(f"\n  {address(url, language, tmp_path)}  \n" for url in site.urls)
+    client = start_client(language, site.urls, TICKET_SERVERS=given)
+    assert residues(client.draw() + client.draw()) == {0, 1}
 
 
 @pytest.mark.every_kind
