@@ -18,19 +18,25 @@ production; `sqla_tickets.testing.pytest_plugin` has fixtures for both.
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
-from sqlalchemy import URL, Engine, MetaData, create_engine, make_url
+from sqlalchemy import URL, Engine, MetaData, make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
+from ..connect.engines import engine_for
 from ..connect.failures import without_password
+from ..connect.timeouts import Timeouts
 from ..dialects import class_of
 from ..errors import TicketArgumentError, TicketServerError
 from ..pool import TicketPool
 
 __all__ = ["servers_at", "servers_in_memory"]
+
+#: Of the connections that create and drop databases: enough for a busy server, and an end for one that was stopped.
+_TIMEOUTS: Final = Timeouts(timeout_seconds=5.0, lock_wait_seconds=5.0)
 
 
 @contextmanager
@@ -90,11 +96,16 @@ class _PoolInOrder(TicketPool):
 def _serving(
     servers: Sequence[str | URL], metadatas: Sequence[MetaData], stride: int | None, name: str
 ) -> Generator[TicketPool]:
-    with _PoolInOrder(servers, stride=stride, name=name) as pool, ExitStack() as served:
-        for metadata in metadatas:
-            served.enter_context(pool.attached(metadata))
-            pool.create_all(metadata)
-        yield pool
+    pool = _PoolInOrder(servers, stride=stride, name=name)
+    try:
+        with pool, ExitStack() as served:
+            for metadata in metadatas:
+                served.enter_context(pool.attached(metadata))
+                pool.create_all(metadata)
+            yield pool
+    finally:
+        for server in pool.servers:  # a database in memory lives in its engine's connection
+            server.engine.dispose()
 
 
 @contextmanager
@@ -111,25 +122,29 @@ def _fresh_database(url: URL) -> Generator[URL]:
     if url.get_dialect().is_async:
         drivername = f"{backend}+{dialect.synchronous_driver}"
     database = url.database or dialect.maintenance_database
-    engine = create_engine(
-        url.set(drivername=drivername, database=database),
-        isolation_level="AUTOCOMMIT",
-        poolclass=NullPool,
-    )
+    engine = engine_for(url.set(drivername=drivername, database=database), _TIMEOUTS)
+    engine = engine.execution_options(isolation_level="AUTOCOMMIT")
     try:
         _send(engine, f"CREATE DATABASE {name}")
     except SQLAlchemyError as error:
-        said = without_password(str(getattr(error, "orig", error)), url)
         raise TicketServerError(
-            f"no database for tests on {backend}://{url.host}: {said}: check that the server is running,"
+            f"no database for tests on {backend}://{url.host}: {_reason(error, url)}: check that the server is running,"
             " and that its user may create databases named tickets_..."
         ) from None
     try:
         yield url.set(database=name)
     finally:
-        _send(engine, dialect.drop_database.format(name))
+        try:
+            _send(engine, dialect.drop_database.format(name))
+        except SQLAlchemyError as error:  # a test may have stopped the server
+            left = f"the database {name} is left on {backend}://{url.host}: {_reason(error, url)}"
+            warnings.warn(left, stacklevel=2)
 
 
 def _send(engine: Engine, statement: str) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql(statement)
+
+
+def _reason(error: SQLAlchemyError, url: URL) -> str:
+    return without_password(str(getattr(error, "orig", error)), url)

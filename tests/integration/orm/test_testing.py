@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_they_serve_for_a_while(metadata: MetaData) -> None:
         inserted(metadata)
     with servers_in_memory(metadata):
         assert inserted(metadata) == first
+
+
+def test_no_connection_to_memory_stays_open(metadata: MetaData) -> None:
+    with servers_in_memory(metadata) as pool:
+        inserted(metadata)
+        raw = [server.engine.raw_connection().driver_connection for server in pool.servers]
+    for connection in raw:
+        assert isinstance(connection, sqlite3.Connection)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 def test_the_pool_that_was_there_comes_back(metadata: MetaData) -> None:
@@ -109,6 +120,29 @@ def test_nothing_is_left_when_a_server_is_down(real_urls: list[URL], metadata: M
         pass
     assert PASSWORD not in str(told.value)
     assert databases(real_urls[0]) == set()
+
+
+@pytest.mark.ticket_servers("mariadb", "mysql")
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_database_left_on_a_stopped_server_is_named(
+    how: str,
+    ticket_kind: str,
+    servers: ServerFixtures,
+    real_urls: list[URL],
+    metadata: MetaData,
+) -> None:
+    server = servers.shared(ticket_kind, 1)
+    with (
+        pytest.warns(UserWarning, match="database tickets_.* is left on") as told,
+        servers_at(real_urls, metadata),
+    ):
+        getattr(server, how)()
+    server.revive()
+    assert databases(real_urls[0]) == set()
+    (left,) = databases(real_urls[1])
+    assert [left in str(warning.message) for warning in told] == [True]
+    assert PASSWORD not in str(told[0].message)
+    run(real_urls[1], f"DROP DATABASE {left}")
 
 
 def test_databases_are_not_created_on_files() -> None:
