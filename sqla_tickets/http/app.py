@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..concurrency import run_in_greenlet
+from ..errors import TicketArgumentError
 from ..pool import TicketPool
 from . import openapi, page
 from .monitor import Monitor
@@ -67,17 +68,34 @@ def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starl
 class _Endpoints:
     def __init__(self, load_pools: LoadPools, settings: Settings) -> None:
         self._load_pools, self._settings = load_pools, settings
+        self._started: Service | None = None
+        self._metrics: Metrics | None = None
+
+    @property
+    def _service(self) -> Service:
+        """The service of this worker.
+
+        Raises:
+            TicketArgumentError: the application was not started.
+        """
+        if self._started is None:
+            raise TicketArgumentError(
+                "the application was not started: a parent application does not start those that it mounts, so its"
+                " own lifespan must enter app.router.lifespan_context(app)"
+            )
+        return self._started
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
         """The life of a worker: it creates its pools at the start, and closes them after the last request."""
         settings, pools, asking = self._settings, self._load_pools(), self._load_pools()
         monitor = Monitor(asking[settings.pool], settings.sequences)
-        self._service = Service(pools, monitor, settings)
-        self._metrics = _metrics_of(self._service.pool, is_one_of_many=settings.workers > 1)
+        self._started = Service(pools, monitor, settings)
+        self._metrics = _metrics_of(pools.values(), is_one_of_many=settings.workers > 1)
         try:
             yield
         finally:  # buffered tickets become gaps
+            self._started = None
             await monitor.close()
             for pool in [*pools.values(), *asking.values()]:
                 await run_in_greenlet(pool.dispose)
@@ -99,6 +117,9 @@ class _Endpoints:
             )
         except Problem as problem:
             self._count(name, problem.status_code)
+            raise
+        except Exception:
+            self._count(name, 500)
             raise
         self._count(name, 200, n)
         return response
@@ -185,8 +206,7 @@ class _Endpoints:
     async def status_page(self, request: Request) -> Response:
         """GET /."""
         self._check_may_see(request)
-        await self._service.monitor.refresh()
-        return page.response(self._service.pool, self._service.monitor.statuses)
+        return page.response(self._service.pool, await self._service.statuses())
 
     async def health(self, request: Request) -> Response:
         """GET /health: the process answers."""
@@ -221,7 +241,7 @@ class _Endpoints:
         return JSONResponse(openapi.document(self._settings.most))
 
 
-def _metrics_of(pool: TicketPool, *, is_one_of_many: bool) -> Metrics | None:
+def _metrics_of(pools: Iterable[TicketPool], *, is_one_of_many: bool) -> Metrics | None:
     """The metrics; None if their package is not installed."""
     try:
         from .metrics import Metrics  # noqa: PLC0415  # an extra of its own
@@ -229,7 +249,7 @@ def _metrics_of(pool: TicketPool, *, is_one_of_many: bool) -> Metrics | None:
         if error.name != "prometheus_client":
             raise
         return None
-    return Metrics(pool, is_one_of_many=is_one_of_many)
+    return Metrics(pools, is_one_of_many=is_one_of_many)
 
 
 def _record(block: range, numbers: str | None) -> dict[str, int | str]:

@@ -1,9 +1,9 @@
-"""The metrics of one worker: its requests, and its pool's metrics if prometheus_client is installed."""
+"""The metrics of one worker: its requests, and its pools' metrics if prometheus_client is installed."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
@@ -22,19 +22,22 @@ class Metrics:
     """The metrics that a scrape exports.
 
     Args:
-        pool: the pool that draws.
+        pools: the pool that draws, and those to which its sequences may move.
         is_one_of_many: whether other workers answer at the same address; then each sample has the label
             ``worker``, with the number of the process.
     """
 
-    def __init__(self, pool: TicketPool, *, is_one_of_many: bool) -> None:
+    def __init__(self, pools: Iterable[TicketPool], *, is_one_of_many: bool) -> None:
         self._registry, own = CollectorRegistry(), CollectorRegistry()
-        own.register(TicketCollector(pool))
+        own.register(TicketCollector(*pools))
         requests = Counter(
             _PREFIX + "requests", "Requests for tickets.", ("sequence", "code"), registry=own
         )
         tickets = Counter(
-            _PREFIX + "tickets", "Tickets that were sent.", ("sequence",), registry=own
+            _PREFIX + "tickets",
+            "Tickets in responses, whether a client has received them or not.",
+            ("sequence",),
+            registry=own,
         )
         # the names are those of sequences that are there
         self._requests_of = functools.cache(requests.labels)

@@ -62,7 +62,8 @@ def after(error: TicketError, sequence: str) -> Problem:
             507,
             "exhausted",
             f"The sequence {sequence!r} has no number left.",
-            "Ask an operator to widen its numbers; sqla-tickets status shows how many are left.",
+            "Ask an operator to widen its numbers; sqla-tickets status shows how many are left. If servers have joined"
+            " its pool, the service needs the configuration with all of them.",
         )
     return unavailable(
         f"No ticket server issues tickets of the sequence {sequence!r} now ({error.kind})."

@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import signal
 import socket
+import ssl
 from types import FrameType
 from typing import Any, Final
 
@@ -50,16 +51,30 @@ class Listener:
     is_open: bool = False
 
     def check(self, settings: Settings) -> None:
-        """Check that nobody on the network can draw without a token.
+        """Check that nobody on the network can draw without a token, and that the certificate can be used.
 
         Raises:
-            TicketArgumentError: everyone could.
+            TicketArgumentError: everyone could draw, or the certificate or its key cannot be used.
         """
         if not (settings.tokens or self.is_open or is_loopback(self.host)):
             raise TicketArgumentError(
                 f"everyone who can reach {self.host} could draw tickets: give --tokens FILE, listen on 127.0.0.1, or "
                 f"permit it with --no-tokens"
             )
+        if self.certificate is None:
+            if self.key is not None:
+                raise TicketArgumentError("--key needs a certificate: give --certificate FILE, too")
+            return
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self.certificate, self.key
+            )
+        except OSError as error:
+            key = f" and --key {self.key}" if self.key is not None else ""
+            raise TicketArgumentError(
+                f"--certificate {self.certificate}{key} cannot be used ({error}): give files in PEM format that this"
+                " user may read; without --key, the certificate's file must have the key, too"
+            ) from error
 
     def bind(self) -> socket.socket:
         """The socket, for all workers.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 
 import anyio
 from sqlalchemy import MetaData
 
 from ..concurrency import run_in_greenlet
 from ..errors import TicketError
+from ..maintenance.status import TableStatus, known_tables
 from ..orm.sequence import TicketSequence
 from ..pool import TicketPool
 from ..status.text import is_drawn_from
@@ -63,9 +65,11 @@ class Service:
 
     async def _known(self, name: str) -> TicketSequence:
         """The sequence of that name. It finds a new table within `FRESH_SECONDS`, and creates none."""
-        if name not in self.monitor.names and not self._settings.sequences:
+        if name not in self.monitor.names:
+            await self.monitor.refresh_names()
+        if not self.monitor.names:
             await self.monitor.refresh()
-            if not self.monitor.names and any(not s.up for s in self.monitor.statuses):
+            if any(not s.up for s in self.monitor.statuses):
                 raise problems.unavailable("No ticket server answers, so no sequence is known yet.")
         if name not in self.monitor.names:
             raise problems.Problem(
@@ -79,9 +83,36 @@ class Service:
         self._sequences[name] = sequence
         return sequence
 
+    async def statuses(self) -> list[TableStatus]:
+        """The status of every sequence on every server, as this worker draws from them."""
+        await self.monitor.refresh()
+        refused = self._refused()
+        return [
+            _as_refused(s, refused.get((s.sequence, s.server)) if s.state == "up" else None)
+            for s in self.monitor.statuses
+        ]
+
+    def _refused(self) -> dict[tuple[str, str], TableStatus]:
+        """The tables that this worker has drawn from and does not ask now, by sequence and server."""
+        names = {
+            (table.name, str(server))
+            for server in self.pool.servers
+            for table in server.known_tables()
+            if table.quarantine or "open" in (server.breaker.state, table.breaker.state)
+        }
+        known = {(s.sequence, s.server): s for s in known_tables(self.pool)}
+        return {name: known[name] for name in names & known.keys()}
+
     async def is_ready(self) -> bool:
         """Whether any sequence has tickets here, buffered ones, or a redirect."""
-        await self.monitor.refresh()
-        return any(is_drawn_from(s) or s.state == "moved" for s in self.monitor.statuses) or any(
+        return any(is_drawn_from(s) or s.state == "moved" for s in await self.statuses()) or any(
             map(self.pool.buffered, self._sequences)
         )
+
+
+def _as_refused(found: TableStatus, own: TableStatus | None) -> TableStatus:
+    """The status that the monitor found, with the reason why this worker does not ask the table, if there is one."""
+    if own is None:
+        return found
+    mark = max(found.high_water_mark or 0, own.last_ticket or 0)
+    return replace(found, state=own.state, error=own.error, high_water_mark=mark or None)

@@ -42,7 +42,11 @@ def nodes(pools: Sequence[TicketPool]) -> list[Node]:
 
 
 def measure(
-    pools: Sequence[TicketPool], sequences: Iterable[str] = (), *, over: float = 0.0
+    pools: Sequence[TicketPool],
+    sequences: Iterable[str] = (),
+    *,
+    over: float = 0.0,
+    with_found: bool = True,
 ) -> list[TableStatus]:
     """Ask every server about every sequence; a server that is down raises no error.
 
@@ -50,8 +54,12 @@ def measure(
         pools: the pools whose servers are asked.
         sequences: the names of foreign tables, which cannot be found by metadata.
         over: how long to measure the rate, in seconds; 0 to measure none.
+        with_found: whether to ask about all tables with metadata, too.
     """
-    named = {pool: {*sequences, *operations.names(pool, with_moved=True)} for pool in pools}
+    named = {pool: {*sequences} for pool in pools}
+    if with_found:
+        for pool in pools:
+            named[pool] |= operations.names(pool, with_moved=True)
     begin = time.monotonic()
     earlier: list[TableStatus] = []
     if over:

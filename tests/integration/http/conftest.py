@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from sqlalchemy import URL
+from starlette.applications import Starlette
 
 from sqla_tickets import TicketPool
 from sqla_tickets.http import Settings, create_app
@@ -50,7 +51,13 @@ def load_pools(urls: Sequence[URL], media: Sequence[URL] = ()) -> dict[str, Tick
 def in_thread(
     urls: Sequence[URL], settings: Settings, media: Sequence[URL] = ()
 ) -> Iterator[Running]:
-    app = create_app(functools.partial(load_pools, urls, media), settings)
+    with serving(create_app(functools.partial(load_pools, urls, media), settings)) as running:
+        yield running
+
+
+@contextmanager
+def serving(app: Starlette) -> Iterator[Running]:
+    """An application in a thread of this process."""
     server = uvicorn.Server(uvicorn.Config(app, http="httptools", ws="none", log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

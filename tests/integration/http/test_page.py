@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from sqla_tickets import TicketPool
-from tests.integration.http.conftest import Serve
+from sqla_tickets.http import create_app
+from sqla_tickets.maintenance import operations
+from tests.integration.http.conftest import Serve, load_pools, serving
 from tests.support.command_line import options, run_cli
-from tests.support.http_service import wait_for
+from tests.support.http_service import call, wait_for
 from tests.support.servers import ServerFixtures
 
 SQLITE = pytest.mark.ticket_servers("sqlite")
@@ -138,3 +145,55 @@ def test_frozen_server_delays_no_probe_for_long(
     )
     assert service.get("/ready").status == 200
     server.thaw()
+
+
+@SQLITE
+def test_defect_is_counted_as_500(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = serve(ticket_urls)
+    assert service.post().status == 200
+
+    def fail(name: str) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TicketPool, "buffered", lambda self, name: fail(name))
+    assert service.post().status == 500
+    monkeypatch.undo()
+    lines = service.get("/metrics").body.decode().splitlines()
+    assert 'sqla_tickets_http_requests_total{code="500",sequence="photos"} 1.0' in lines
+
+
+@SQLITE
+def test_metrics_count_draws_of_a_sequence_that_has_moved(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve, tmp_path: Path
+) -> None:
+    urls = [URL.create("sqlite", database=str(tmp_path / f"media{n}.db")) for n in range(2)]
+    with TicketPool(urls, name="media") as media:
+        operations.move(pool, "photos", media)
+    service = serve(ticket_urls, media=urls)
+    assert service.post().status == 200
+    drawn = r'^sqla_tickets_drawn_total{pool="media",sequence="photos",.*} [1-9]'
+    assert re.search(drawn, service.get("/metrics").body.decode(), re.MULTILINE)
+
+
+@SQLITE
+def test_application_mounted_without_its_lifespan_says_so(
+    pool: TicketPool, ticket_urls: list[URL], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(lambda: load_pools(ticket_urls))
+    path = "/tickets/v1/sequences/photos/tickets"
+    with serving(Starlette(routes=[Mount("/tickets", app)])) as running:
+        assert call(running.port, path, "POST").status == 500
+        assert call(running.port, "/tickets/ready").status == 500
+    assert "must enter app.router.lifespan_context(app)" in caplog.text
+
+    @asynccontextmanager
+    async def lifespan(parent: Starlette) -> AsyncIterator[None]:
+        async with app.router.lifespan_context(app):
+            yield
+
+    parent = Starlette(routes=[Mount("/tickets", app)], lifespan=lifespan)
+    with serving(parent) as running:
+        assert call(running.port, path, "POST").status == 200
+        assert call(running.port, "/tickets/ready").status == 200

@@ -147,6 +147,13 @@ def test_invalid_usage_says_what_to_do(
     assert refused.code == 3
     assert "--tokens FILE" in refused.text
     assert run_cli(*given, "--tokens", "nowhere").code == 3
+    for tls, advice in {
+        ("--key", "nowhere"): "give --certificate FILE",
+        ("--certificate", "nowhere"): "--certificate nowhere cannot be used",
+        ("--certificate", __file__, "--key", "nowhere"): "and --key nowhere cannot be used",
+    }.items():
+        refused = run_cli(*given, *tls)
+        assert (refused.code, advice in refused.text) == (3, True), refused.text
     for block in ("0", "5:1", "x", "1:2:3", ""):
         assert run_cli(*given, "--block", block).code == 2, block
     assert run_cli(*given, "--deadline", "0").code == 2

@@ -206,6 +206,7 @@ def test_sequence_without_numbers_is_507(
     answers = [service.post(query="?numbers=string") for _ in range(8)]
     assert answers[-1].status == 507
     assert answers[-1].json["kind"] == "exhausted"
+    assert "the configuration with all of them" in answers[-1].json["next_step"]
 
 
 @SQLITE
