@@ -50,6 +50,8 @@ STUB_VALUES: Final[Mapping[LayoutName, str]] = {"replace": "a", "counter": "c"}
 TOMBSTONE_COLUMNS: Final = ("high_water", "was_stub")
 #: Characters, more than any comment of ours has: no more of one is read.
 LONGEST_COMMENT: Final = 10_000
+#: The options of a URL that name the server: a socket, hosts, or a service file's entry.
+ADDRESS_OPTIONS: Final = ("unix_socket", "host", "port", "service")
 
 
 class ErrorKind(enum.Enum):
@@ -300,9 +302,10 @@ class TicketDialect(ABC):
 
     def address(self, url: URL) -> Hashable | None:
         """The address in a URL: equal for two URLs that name one database; None if it shows none."""
-        if url.host is None and url.database is None:  # it has a creator, or a service file
+        named = [url.query.get(option) for option in ADDRESS_OPTIONS]
+        if url.host is None and url.database is None and not any(named):  # it has a creator
             return None
-        return url.host, url.port or self.default_port, url.database
+        return (url.host, url.port or self.default_port, url.database, *named)
 
     @abstractmethod
     def set_connect_defaults(self, kw: dict[str, Any], timeout: float, lock_wait: float) -> None:
@@ -341,11 +344,11 @@ class TicketDialect(ABC):
         return None
 
     def durability(self) -> Statement | None:
-        """Select the variable that can let a crash lose commits, and its value; None if there is none."""
+        """Select the variables that can let a crash lose commits, a row for each, with its value; None if there are none."""
         return None
 
-    def is_durable(self, found: int) -> bool:
-        """Whether no crash loses a commit with this value of `durability`'s variable."""
+    def is_durable(self, variable: str, found: int) -> bool:
+        """Whether no crash loses a commit with this value of one of `durability`'s variables."""
         return True
 
     def read_only(self) -> Statement | None:

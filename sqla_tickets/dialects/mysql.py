@@ -32,7 +32,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from ..concurrency import per_process
-from ..errors import TicketArgumentError, TicketTableError
+from ..errors import TicketArgumentError, TicketError
 from .base import (
     STUB,
     STUB_VALUES,
@@ -46,7 +46,6 @@ from .base import (
 )
 from .facts import Grant, Role, ServerFacts, rows_of
 
-_LAST_NUMBERS: Final = (2**32 - 1, 2**63 - 1, 2**64 - 1)
 _CLIENT_MULTI_STATEMENTS: Final = 1 << 16  # MySQL manual, C API, mysql_real_connect()
 _SEND_PACKETS: Final = ("pymysql", "asyncmy", "aiomysql")
 _HAVE_READ_TIMEOUT: Final = ("pymysql", "mysqldb", "mysqlconnector", "mariadbconnector", "asyncmy")
@@ -166,14 +165,6 @@ class MySQL(TicketDialect):
         code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
         return code if isinstance(code, int) else None
 
-    def error_kind(self, error: BaseException) -> ErrorKind:
-        kind = super().error_kind(error)
-        if kind is ErrorKind.DUPLICATE_NUMBER and any(
-            f"'{n}'" in str(error) for n in _LAST_NUMBERS
-        ):
-            return ErrorKind.EXHAUSTED  # MySQL stays at the last number and finds it taken
-        return kind
-
     def missing_grant(
         self, error: BaseException, database: str | None, user: str | None
     ) -> str | None:
@@ -247,10 +238,13 @@ class MySQL(TicketDialect):
     def durability(self) -> Statement | None:
         return self.statement(
             "SELECT 'innodb_flush_log_at_trx_commit', @@GLOBAL.innodb_flush_log_at_trx_commit"
+            # InnoDB rolls back what the binary log lacks after a crash
+            " UNION ALL SELECT 'sync_binlog', IF(@@GLOBAL.log_bin, @@GLOBAL.sync_binlog, 1)"
         )
 
-    def is_durable(self, found: int) -> bool:
-        return found in (1, 3)  # MariaDB's 3 flushes more often than 1
+    def is_durable(self, variable: str, found: int) -> bool:
+        # MariaDB's 3 flushes more often than 1
+        return found == 1 or (variable == "innodb_flush_log_at_trx_commit" and found == 3)
 
     def read_only(self) -> Statement | None:
         names = ", ".join(map(repr, self.read_only_variables))
@@ -542,7 +536,7 @@ class MySQL(TicketDialect):
         cursor.execute(lock.text, lock.parameters())
         try:
             yield
-        except TicketTableError:  # after any other error the connection is thrown away
+        except TicketError:  # after any other error the connection is thrown away
             cursor.execute(unlock.text, ())
             raise
         cursor.execute(unlock.text, ())

@@ -192,6 +192,8 @@ def _recover_from_driver(
 ) -> None:
     server, table, n = request.server, request.table, request.n
     kind = server.context.dialect.error_kind(error)
+    if kind is ErrorKind.DUPLICATE_NUMBER and f"'{table.largest}'" in str(error):
+        kind = ErrorKind.EXHAUSTED  # MySQL stays at the last number and finds it taken
     if kind is ErrorKind.TIMEOUT:
         connection.cancel()  # some drivers would wait for an answer to their goodbye, too
     if kind is ErrorKind.LOCK_TIMEOUT:

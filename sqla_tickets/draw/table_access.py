@@ -277,10 +277,11 @@ class TableAccess(ServerAccess):
             return
         self._asked_for_durability = True
         with contextlib.suppress(Exception):  # a substitute for MySQL may lack the variable
-            ((variable, found),) = self.context.over(connection.cursor).rows(question)
-            if not dialect.is_durable(int(found)):
+            for variable, found in self.context.over(connection.cursor).rows(question):
+                if dialect.is_durable(str(variable), int(found)):
+                    continue
                 log.warning(
-                    "%s has %s = %s: after a crash it repeats tickets of the last second. Set the variable to 1 on "
+                    "%s has %s = %s: after a crash it can repeat its last tickets. Set the variable to 1 on "
                     "ticket servers.",
                     self,
                     variable,

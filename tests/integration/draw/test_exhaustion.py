@@ -134,6 +134,33 @@ FOREIGN = {
 }
 
 
+def create_tickets32(urls: list[URL], type_: str, end: int) -> None:
+    """Flickr's tables, with about ten tickets left on each server."""
+    for number, url in enumerate(urls):
+        run(
+            url,
+            f"CREATE TABLE Tickets32 (id {type_} NOT NULL auto_increment, stub char(1) NOT NULL default '',"
+            " PRIMARY KEY (id), UNIQUE KEY stub (stub)) ENGINE=InnoDB",
+            f"INSERT INTO Tickets32 VALUES ({end - 20 - number}, 'a')",
+        )
+
+
+@MYSQL_LIKE
+@pytest.mark.parametrize("type_", FOREIGN)
+def test_two_clients_at_the_end_of_a_foreign_table(
+    ticket_urls: list[URL], open_pool: OpenPool, type_: str
+) -> None:
+    """One of them does not know that the other has drawn the last ticket: that looks like a number set back."""
+    end = FOREIGN[type_]
+    create_tickets32(ticket_urls, type_, end)
+    one, other = open_pool(ticket_urls), open_pool(ticket_urls)
+    ids = [one.next_id("Tickets32") for _ in range(4)]
+    draw_to_the_end(other, "Tickets32", ids)
+    draw_to_the_end(one, "Tickets32", ids)
+    assert_unique(ids)
+    assert max(ids) <= end
+
+
 @MYSQL_LIKE
 @pytest.mark.parametrize("type_", FOREIGN)
 def test_column_type_decides_where_tickets_end(
@@ -141,13 +168,7 @@ def test_column_type_decides_where_tickets_end(
 ) -> None:
     """Flickr's Tickets32, Zotero's tables: nothing beside the number tells how large it can grow."""
     end = FOREIGN[type_]
-    for number, url in enumerate(ticket_urls):
-        run(
-            url,
-            f"CREATE TABLE Tickets32 (id {type_} NOT NULL auto_increment, stub char(1) NOT NULL default '',"
-            " PRIMARY KEY (id), UNIQUE KEY stub (stub)) ENGINE=InnoDB",
-            f"INSERT INTO Tickets32 VALUES ({end - 20 - number}, 'a')",
-        )
+    create_tickets32(ticket_urls, type_, end)
     pool = open_pool(ticket_urls)
     for record in pool.status(["Tickets32"]):
         assert record.capacity_left in {9, 10, 11}

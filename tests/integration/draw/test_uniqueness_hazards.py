@@ -177,6 +177,16 @@ def test_a_crash_that_loses_the_last_tickets(
     assert_quarantined(pool, caplog, "expected a ticket above")
 
 
+def test_a_server_that_may_lose_its_binary_log_is_warned_of(
+    servers: ServerFixtures, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a crash, InnoDB rolls back what that lacks."""
+    pool = open_pool([servers.fresh_database(servers.new_mariadb("--log-bin", "--server-id=1"))])
+    pool.create_table("photos")
+    pool.next_id("photos")
+    assert "sync_binlog = 0" in caplog.text
+
+
 def test_a_crash_of_a_postgresql_that_answers_before_it_has_flushed(
     servers: ServerFixtures, open_pool: OpenPool
 ) -> None:

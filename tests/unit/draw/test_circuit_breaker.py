@@ -64,7 +64,6 @@ def test_a_success_makes_the_next_wait_the_shortest(clock: Clock) -> None:
     for _ in range(10):
         breaker.record_failure(TicketError("down"))
         clock.now += TIMING.first_wait_seconds
-    assert breaker.state == "open"
     breaker.record_success()
     breaker.record_failure(TicketError("down"))
     clock.now += TIMING.first_wait_seconds
