@@ -63,6 +63,19 @@ def _is_within(value: int, least: int, most: int | None) -> bool:
     return least <= value and (most is None or value <= most)
 
 
+def name_of_pool(value: object) -> str:
+    """The name of a pool.
+
+    Raises:
+        TicketArgumentError: it is invalid.
+    """
+    if isinstance(value, str) and value.strip():
+        return value
+    raise TicketArgumentError(
+        f"{_shown(value)} is not a valid name of a pool: expected a string that is not blank"
+    )
+
+
 def name_of_sequence(value: object) -> str:
     """The name of a sequence, valid as a table's name on every kind of server.
 

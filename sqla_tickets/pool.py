@@ -26,12 +26,20 @@ from .arguments import (
     BlockBounds,
     metadata_of,
     metadatas_of,
+    name_of_pool,
     name_of_sequence,
     names_of_sequences,
     seconds,
     whole_number,
 )
-from .concurrency import elapsed, has_running_loop, in_background, in_event_loop, wait_for_tasks
+from .concurrency import (
+    WeakRegistry,
+    elapsed,
+    has_running_loop,
+    in_background,
+    in_event_loop,
+    wait_for_tasks,
+)
 from .connect.engines import address_of
 from .connect.timeouts import Timeouts
 from .dialects import LayoutName
@@ -118,7 +126,7 @@ class TicketPool(event.EventTarget):
             raise TicketArgumentError(
                 f"TicketPool({name!r}) needs a list of ticket servers: name two or more, so that one may fail"
             )
-        self.name = name
+        self.name = name_of_pool(name)
         self.stride = len(servers) if stride is None else stride
         this = f"TicketPool({name!r})"
         whole_number(f"{this} of {len(servers)}: stride", self.stride, len(servers), LARGEST_STRIDE)
@@ -154,7 +162,7 @@ class TicketPool(event.EventTarget):
         on_quarantine = functools.partial(_on_quarantine, self._events, ref(self._marks))
         for server in self.servers:
             server.connect_peers(self._marks, on_quarantine, self._monitor, self._events)
-        self._metadatas: WeakSet[MetaData] = WeakSet()
+        self._metadatas = WeakRegistry[MetaData]()
         #: Where the sequences are that have moved away: another attached pool, and a name there.
         self._redirects: dict[str, tuple[TicketPool, str]] = {}
         _pools.add(self)
@@ -278,7 +286,7 @@ class TicketPool(event.EventTarget):
                 name, block = sequence.name, sequence.block  # type: ignore[assignment,union-attr]  # no key is None
             buffered = buffer.direct[name]
         except (AttributeError, KeyError, TypeError):
-            return self._next_buffered(*_name_and_bounds(sequence))
+            return self._next_buffered(*self._name_and_bounds(sequence))
         ready = buffered.ready
         if ready.tickets:
             try:
@@ -293,7 +301,21 @@ class TicketPool(event.EventTarget):
             if buffered.is_open and buffer.is_owner_process[0]:
                 return drawn[0][0]
             self._events.discarded(name, buffer.is_owner_process[0], "dropped")
-        return self._next_buffered(*_name_and_bounds(sequence))
+        return self._next_buffered(*self._name_and_bounds(sequence))
+
+    def _name_and_bounds(self, sequence: str | TicketSequence) -> tuple[str, BlockBounds]:
+        """The name of a sequence, and the bounds of its blocks.
+
+        Raises:
+            TicketArgumentError: it has no valid name, or belongs to another pool.
+        """
+        if not isinstance(sequence, TicketSequence):
+            return name_of_sequence(sequence), (1, 1)
+        if sequence.pool not in (None, self.name):
+            raise TicketArgumentError(
+                f"{sequence!r} belongs to the pool {sequence.pool!r}, and this is {self.name!r}: draw from that pool"
+            )
+        return sequence.name or sequence_of(sequence), bounds_of(sequence.block)
 
     def _next_buffered(self, name: str, bounds: BlockBounds) -> int:
         """The part of `next_id` that may draw, by the sequence's name and the bounds of its blocks."""
@@ -322,7 +344,7 @@ class TicketPool(event.EventTarget):
             TicketArgumentError: ``n`` is not 1 or more.
             TicketError: as `next_id` raises it.
         """
-        name, bounds = _name_and_bounds(sequence)
+        name, bounds = self._name_and_bounds(sequence)
         return self._reserve(name, n, bounds)
 
     def _reserve(self, name: str, n: int, bounds: BlockBounds) -> list[range]:
@@ -515,9 +537,10 @@ class TicketPool(event.EventTarget):
         names.discard(NODES)
         return ask_tables(self, names)
 
-    def buffered(self, sequence: str) -> int:
+    def buffered(self, sequence: str | TicketSequence) -> int:
         """How many tickets of the sequence this process has buffered."""
-        return self._buffer.count(sequence)
+        name = sequence if isinstance(sequence, str) else self._name_and_bounds(sequence)[0]
+        return self._buffer.count(name)
 
     def _reinit_after_fork(self) -> None:
         """In a fork: forget the parent's blocks, connections and locks."""
@@ -563,7 +586,7 @@ class TicketPool(event.EventTarget):
 
 def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
     """The pools that serve this MetaData's sequences, by name."""
-    sources = attached_sources(metadata).items()
+    sources = attached_sources(metadata).copy().items()  # in one step, as other threads attach
     return {name: source for name, source in sources if isinstance(source, TicketPool)}
 
 
@@ -581,13 +604,6 @@ def _ticket_columns(metadata: MetaData) -> list[Column[Any]]:
     return mappers.drawing_columns(
         column for table in metadata.tables.values() for column in table.columns
     )
-
-
-def _name_and_bounds(sequence: str | TicketSequence) -> tuple[str, BlockBounds]:
-    """The name of a sequence, and the bounds of its blocks."""
-    if isinstance(sequence, TicketSequence):
-        return sequence.name or sequence_of(sequence), bounds_of(sequence.block)
-    return name_of_sequence(sequence), (1, 1)
 
 
 def _on_quarantine(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from sqlalchemy import Column, MetaData, Numeric, SmallInteger, Table, types
 from sqlalchemy.types import Integer, TypeDecorator, TypeEngine
 
-from ..arguments import BlockBounds, name_of_sequence
+from ..arguments import BlockBounds, name_of_pool, name_of_sequence
 from ..errors import PoolNotAttached, TicketArgumentError, TicketsExhausted
 from .default import IdDefault, IdSource
 from .next_value import NextValue
@@ -54,6 +54,8 @@ class TicketSequence(IdDefault):
     ) -> None:
         if name is not None:
             name_of_sequence(name)
+        if pool is not None:
+            name_of_pool(pool)
         if not _is_block(block):
             raise TicketArgumentError(
                 f"TicketSequence({name!r}, block={block!r}): expected 1 or more, or a pair (least, most)"

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Column, Table, Uuid
 
-from ..arguments import name_of_sequence
+from ..arguments import name_of_pool, name_of_sequence
 from ..errors import TicketArgumentError
 from ..orm.default import IdDefault
 from ..orm.sequence import find_source, holds_integers, largest_of, sequence_of
@@ -54,6 +54,8 @@ class SnowflakeSequence(IdDefault):
     ) -> None:
         if name is not None:
             name_of_sequence(name)
+        if pool is not None:
+            name_of_pool(pool)
         if type(layout) is not BitLayout:
             raise TicketArgumentError(
                 f"SnowflakeSequence({name!r}): expected a BitLayout, found {layout!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from sqla_tickets import (
     ServerSpec,
+    SnowflakeSequence,
     TicketArgumentError,
     TicketPool,
     TicketSequence,
@@ -72,6 +74,45 @@ def test_a_stride_that_cannot_be(stride: int) -> None:
 def test_one_server_twice(first: str, second: str) -> None:
     with pytest.warns(TicketWarning, match="more than once.*another machine"):
         TicketPool([first, second])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("mysql+pymysql://u@/t?unix_socket=/run/a", "mysql+pymysql://u@/t?unix_socket=/run/b"),
+        ("postgresql+psycopg:///t?host=t1", "postgresql+psycopg:///t?host=t2"),
+        ("postgresql+psycopg://?service=t1", "postgresql+psycopg://?service=t2"),
+    ],
+)
+def test_servers_whose_urls_differ_in_their_options_alone(first: str, second: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TicketPool([first, second])
+    with pytest.warns(TicketWarning, match="more than once"):
+        TicketPool([first, first])
+
+
+@pytest.mark.parametrize("name", [None, "", " ", 7, object()])
+def test_a_name_of_a_pool_that_is_none(name: Any) -> None:
+    with pytest.raises(TicketArgumentError, match="not a valid name of a pool"):
+        TicketPool(["sqlite://"], name=name)
+    if name is not None:
+        for kind in (TicketSequence, SnowflakeSequence):
+            with pytest.raises(TicketArgumentError, match="not a valid name of a pool"):
+                kind("photos", pool=name)
+
+
+def test_a_sequence_of_another_pool_is_refused() -> None:
+    other = TicketSequence("photos", pool="media", block=10)
+    with TicketPool(["sqlite://"]) as pool:
+        pool.create_table("photos")
+        for draw in (pool.next_id, pool.buffered, lambda sequence: pool.next_ids(sequence, 3)):
+            with pytest.raises(TicketArgumentError, match="belongs to the pool 'media'"):
+                draw(other)
+    with TicketPool(["sqlite://"], name="media") as media:
+        media.create_table("photos")
+        assert media.next_id(other)
+        assert media.buffered(other) == 9
 
 
 def test_one_engine_twice() -> None:

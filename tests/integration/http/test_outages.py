@@ -196,20 +196,20 @@ def test_first_request_waits_for_names_only(
 
 
 @pytest.mark.ticket_servers("sqlite")
-def test_status_of_named_sequences_looks_for_no_other(
+def test_status_of_named_sequences_lists_no_other(
     pool: TicketPool, ticket_urls: list[URL], serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_for: list[TicketPool] = []
+    listed: list[TicketPool] = []
 
     def names(pool: TicketPool, **_: bool) -> set[str]:
-        looked_for.append(pool)
+        listed.append(pool)
         return set()
 
     monkeypatch.setattr(operations, "names", names)
     service = serve(ticket_urls, sequences=("photos",))
     assert service.post().status == 200
     assert service.get("/ready").status == 200
-    assert not looked_for
+    assert not listed
 
 
 @pytest.mark.ticket_servers("sqlite")
