@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -93,6 +95,19 @@ class Connection:
         wire = self._wire
         if wire is not None:
             wire.shut_down()
+
+    @contextmanager
+    def cut_after(self, seconds: float) -> Generator[None]:
+        """A context that shuts the socket down if it takes longer, as the driver may wait for ever."""
+        end = threading.Timer(seconds, self.cancel)
+        end.daemon = True
+        try:
+            end.start()
+            yield
+        finally:
+            end.cancel()
+            if end.ident is not None:
+                end.join()  # the system may reuse the number of the socket
 
     def let_go_of_socket(self) -> None:
         """Keep the socket open no longer than the driver does."""

@@ -55,13 +55,13 @@ class KnownRuns:
     member's run is a new one.
 
     Args:
-        identity: the identity of the run that began it.
+        identity: the identity of the run that began it; None if it showed none.
         known: the identities of other members in the same generation.
     """
 
-    def __init__(self, identity: Identity, known: Iterable[Identity] = ()) -> None:
+    def __init__(self, identity: Identity | None, known: Iterable[Identity] = ()) -> None:
         self._latest = identity
-        self._runs = {run.name: run for run in (*known, identity)}
+        self._runs = {run.name: run for run in (*known, identity) if run is not None}
 
     def has(self, identity: Identity, *, is_new: bool) -> bool:
         """Whether a connection to that run brings nothing new.
@@ -76,17 +76,18 @@ class KnownRuns:
 
     def followed_by(self, identity: Identity, *, is_new: bool) -> KnownRuns:
         """The next generation; it includes the known runs if this is one more member."""
-        is_one_more = identity.shares_cluster(self._latest) and identity.name not in self._runs
-        if (
-            not is_one_more or not identity.view
-        ):  # without its view, no client can see that it fell back
+        latest = self._latest
+        is_one_more = identity.shares_cluster(latest) and identity.name not in self._runs
+        # without its view, no client can see that it fell back
+        if latest is None or not is_one_more or not identity.view:
             return KnownRuns(identity)
         if not is_new:  # its view is an old one
-            identity = identity._replace(view=self._latest.view)
+            identity = identity._replace(view=latest.view)
         return KnownRuns(identity, self._runs.values() if self._is_of_view(identity) else ())
 
     def _is_of_view(self, identity: Identity) -> bool:
-        return (identity.cluster, identity.view) == (self._latest.cluster, self._latest.view)
+        latest = self._latest
+        return latest is not None and identity[2:] == latest[2:]
 
 
 def identify(

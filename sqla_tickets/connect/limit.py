@@ -55,7 +55,12 @@ class Waiter(Protocol):
 
     @property
     def is_server_down(self) -> bool:
-        """Whether the server is down, so that no connection will be returned."""
+        """Whether the server went down during the wait, so that no connection will be returned."""
+        ...
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether it waits for this server, as the others were tried before."""
         ...
 
     @property
@@ -107,18 +112,18 @@ class ConnectionRequest(_Wait):
     """A place in the queue for a connection.
 
     Args:
-        waiter: the waiting draw.
+        waiter: the waiting draw; None for work that is no draw.
         in_a_task: whether a task of an event loop waits, and not a thread.
     """
 
-    def __init__(self, waiter: Waiter, *, in_a_task: bool) -> None:
+    def __init__(self, waiter: Waiter | None, *, in_a_task: bool) -> None:
         super().__init__(in_a_task=in_a_task)
         self._waiter = waiter
 
     @property
     def can_be_cancelled(self) -> bool:
         """Whether the draws before it get no answer, so that another server may be better."""
-        return self._waiter.is_stuck
+        return self._waiter is not None and self._waiter.is_stuck
 
     @property
     def has_answer(self) -> bool:

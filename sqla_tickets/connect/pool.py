@@ -12,6 +12,7 @@ import contextlib
 import sys
 import traceback
 from collections import deque
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -56,6 +57,7 @@ class Connections:
 
     def __init__(self, engine: Engine, server: str, timeouts: Timeouts) -> None:
         self._server, self._timeouts = server, timeouts
+        self._name_of_closing = f"sqla_tickets closes connections to {server}"
         self._engine, self._is_async = engine, engine.dialect.is_async
         self._shared = in_memory(engine)
         self._source = engine.pool if self._shared else engine.pool.recreate()
@@ -77,7 +79,8 @@ class Connections:
 
     def can_do_without_more(self) -> bool:
         """The server admits no more; return whether this process has other connections to it."""
-        of_all = [self._loops.get(loop) for loop in self._known_loops()] + [self.of_threads]
+        loops = [loop for loop in self._known_loops() if not loop.is_closed()]
+        of_all = [self.of_threads, *(self._loops.get(loop) for loop in loops)]
         has_others = [idle.can_do_without() for idle in of_all if idle is not None]
         return any(has_others)
 
@@ -156,7 +159,9 @@ class Connections:
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
             waiter.wait_on(request)
-            idle.queue.append(request)
+            # one that has queued before is not overtaken by those that come back
+            join = idle.queue.appendleft if waiter.is_patient else idle.queue.append
+            join(request)
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
@@ -171,6 +176,28 @@ class Connections:
             raise
         self._pass_on(request)
         raise TicketServerError(f"{self._server}: no connection in time")
+
+    def wait_for_idle(self, seconds: float) -> Connection | None:
+        """Wait for the next connection that a draw gives back, before those that queue for one.
+
+        Returns:
+            The connection; None if none is given back in time, or this process has no other.
+        """
+        idle = self._idle()
+        if not idle.can_do_without():
+            return None
+        request = ConnectionRequest(None, in_a_task=self._is_async)
+        try:
+            idle.queue.appendleft(request)
+            idle.serve()
+            request.wait(seconds)
+        except BaseException:  # a cancelled task, an interrupt
+            self._pass_on(request)
+            raise
+        connection = request.withdraw()
+        if connection is None:
+            idle.replace()
+        return connection
 
     def _pass_on(self, request: ConnectionRequest) -> None:
         connection = request.withdraw()
@@ -191,16 +218,10 @@ class Connections:
             connection = self._idle().pop()
         except IndexError:
             return False
-        end = threading.Timer(seconds, connection.cancel)
-        end.daemon = True
         try:
-            end.start()
-            try:
+            with connection.cut_after(seconds):
                 connection.cursor.execute(dialect_of(self.dialect).ping)
                 connection.cursor.fetchall()
-            finally:
-                end.cancel()
-                end.join()  # the system may reuse the number of the socket
         except Exception:  # noqa: BLE001  # any of the driver's: another one is opened, which tells more
             self.discard(connection)
             return False
@@ -292,8 +313,7 @@ class Connections:
                 self._close(connection)
 
         if unused:
-            name = f"sqla_tickets closes connections to {self._server}"
-            in_background(close, name, in_a_task=self._is_async)
+            in_background(close, self._name_of_closing, in_a_task=self._is_async)
         return idle.are_several
 
     def close_all(self) -> None:
@@ -313,13 +333,13 @@ class Connections:
     def _known_loops(self) -> list[asyncio.AbstractEventLoop]:
         return [loop for each in self._loops.keyrefs() if (loop := each()) is not None]
 
-    def _close_in_task(self, idle: deque[Connection], patience: float = 0.5) -> None:
-        """Close connections in a task of the current event loop."""
+    def _close_in_task(self, idle: deque[Connection]) -> None:
+        """Close connections of the current event loop."""
 
         def close() -> None:
-            self._close_each(idle, patience)
+            self._close_each(idle, patience=0.5)
 
-        in_background(close, f"sqla_tickets closes connections to {self._server}", in_a_task=True)
+        in_background(close, self._name_of_closing, in_a_task=True)
 
     def _close_each(self, idle: deque[Connection], patience: float) -> None:
         """Close connections, with a goodbye for ``patience`` seconds only: asyncpg waits two seconds for each answer."""
@@ -369,8 +389,23 @@ class Connections:
     def _close_those_of_ended_loops(self) -> None:
         """Close what closed event loops have left, which keeps these loops from the garbage collector."""
         for loop in self._known_loops():
-            if loop.is_closed():
-                self._close_in_task(self._loops.pop(loop, IdleConnections()), patience=0)
+            if not loop.is_closed():
+                continue
+            close = partial(self._close_those_of, loop)
+            if dialect_of(
+                self.dialect
+            ).is_embedded:  # a fork while a task closes them would be fatal
+                close()
+            else:
+                in_background(close, self._name_of_closing, in_a_task=True)
+
+    def _close_those_of(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle = self._loops.get(loop)
+        if idle is not None:
+            self._close_each(idle, patience=0)
+            self._loops.pop(
+                loop, None
+            )  # last: the next loop closes what is left by an end of this one
 
     def open(self) -> Connection:
         """Open a new connection.

@@ -207,6 +207,7 @@ class TicketDialect(ABC):
         counter_kept_since: the first version whose AUTO_INCREMENT counter is on disk, and not only in memory.
         read_only_variables: the server takes no writes unless all of them are OFF, or 0.
         replica_takes_writes: whether a replica takes clients' writes, too.
+        has_read_timeout: whether `set_connect_defaults` gives every synchronous driver a time-out for each answer.
         encryption_advice: how to encrypt a connection.
         begin: what begins a transaction in which tables are created and dropped; None where there is none. Then
             a ticket table is turned into a tombstone, and back, by one atomic ``ALTER TABLE``.
@@ -235,6 +236,7 @@ class TicketDialect(ABC):
     counter_kept_since: ClassVar[tuple[int, ...] | None] = None
     read_only_variables: ClassVar[tuple[str, ...]] = ()
     replica_takes_writes: ClassVar[bool] = False
+    has_read_timeout: ClassVar[bool] = False
     encryption_advice: ClassVar[str] = (
         "Let the driver encrypt the connection and verify the certificate."
     )

@@ -93,6 +93,7 @@ class MySQL(TicketDialect):
     # manual, "AUTO_INCREMENT Handling in InnoDB"
     counter_kept_since: ClassVar[tuple[int, ...] | None] = (8, 0)
     replica_takes_writes = True
+    has_read_timeout = True
     encryption_advice = "Add ?ssl_ca=FILE to the URL, and REQUIRE SSL to the user."
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     layouts: ClassVar[tuple[LayoutName, ...]] = ("replace", "counter")

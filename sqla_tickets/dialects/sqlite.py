@@ -34,6 +34,7 @@ class SQLite(TicketDialect):
     """SQLite. Its errors are recognised by their texts, as they have names only from Python 3.11 on."""
 
     is_embedded = True
+    has_read_timeout = True  # of a lock, the only wait
     integers_have_64_bits = True
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     begin = "BEGIN IMMEDIATE"

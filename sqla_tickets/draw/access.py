@@ -245,12 +245,28 @@ class ServerAccess:
             TicketError: no connection could be opened; the breaker has recorded it.
         """
         try:
-            connection = self.connections.open() if afresh else self.connections.acquire()
+            connection = self.connections.open() if afresh else self._acquire()
         except Exception as error:
             raise self.failed(None, self.context.dialect.error_kind(error), error) from error
         if connection.generation != self.generation:
             self.recognised(connection)
         return connection
+
+    def _acquire(self) -> Connection:
+        """An idle connection or a new one; if the server is full, the next one that a draw gives back.
+
+        Raises:
+            Exception: the driver's error.
+        """
+        try:
+            return self.connections.acquire()
+        except Exception as error:
+            if self.context.dialect.error_kind(error) is not ErrorKind.TOO_MANY_CONNECTIONS:
+                raise
+            given = self.connections.wait_for_idle(self.timeouts.timeout_seconds)
+            if given is None:
+                raise
+            return given
 
     def use(self, work: Callable[[StatementContext], None]) -> None:
         """Send statements that draw no ticket; their failures open no breaker.
@@ -266,19 +282,27 @@ class ServerAccess:
         def on(connection: Connection) -> None:
             work(self.context.over(connection.cursor, connection.identity))
 
-        self._off_the_loop(lambda: self._in_time(self.timeouts.draw_seconds, lambda: self._run(on)))
+        self._off_the_loop(lambda: self._in_time(self.timeouts.draw_seconds, on))
 
-    def _in_time(self, seconds: float, work: Callable[[], T]) -> T:
-        """Do work that is no draw, in an event loop within a time limit, as its driver may have none.
+    def _in_time(self, seconds: float, work: Callable[[Connection], T], attempts: int = 1) -> T:
+        """Do work that is no draw, within a time limit where the driver has none.
 
         Raises:
             TimeoutError: it took longer, and was cancelled.
+            Exception: as `_run` raises it.
         """
         if self.engine.dialect.is_async and in_event_loop():
-            return within(seconds, work)
-        return work()
+            return within(seconds, lambda: self._run(work, attempts))
+        if self.context.dialect.has_read_timeout:
+            return self._run(work, attempts)
 
-    def _run(self, work: Callable[[Connection], T], attempts: int = 1) -> T:
+        def cut_in_time(connection: Connection) -> T:
+            with connection.cut_after(seconds):
+                return work(connection)
+
+        return self._run(cut_in_time, attempts)
+
+    def _run(self, work: Callable[[Connection], T], attempts: int) -> T:
         """Do ``work`` with a connection; if that was idle and is lost, with a new one.
 
         Args:
@@ -385,20 +409,19 @@ class ServerAccess:
         with self._recognition:  # no two runs have one generation
             runs = self._known_runs
             if identity is None:  # where a server had shown one, this may be another server
-                is_known = runs is None or not is_new
+                is_known = self.identity is None or not is_new
             else:
                 is_known = runs is not None and runs.has(identity, is_new=is_new)
             if runs is not None and not is_known:
                 self.generation += 1
                 for table in self.known_tables():  # a crash may have undone what a session saw
                     table.largest_shown = 0
-            if identity is not None and not is_known:
+            if not is_known:
                 self.identity = identity
-                self._known_runs = (
-                    KnownRuns(identity)
-                    if runs is None
-                    else runs.followed_by(identity, is_new=is_new)
-                )
+                if identity is None or runs is None:
+                    self._known_runs = KnownRuns(identity)
+                else:
+                    self._known_runs = runs.followed_by(identity, is_new=is_new)
             generation = self.generation
         if not is_known:
             peers = self._peers()
@@ -455,7 +478,8 @@ class ServerAccess:
         failure.kind = kind.name.lower()
         if kind is ErrorKind.INVALID_NAME:
             return failure
-        if kind is ErrorKind.TOO_MANY_CONNECTIONS and self.connections.can_do_without_more():
+        is_full = kind is ErrorKind.TOO_MANY_CONNECTIONS and self.connections.can_do_without_more()
+        if is_full and self.breaker.is_closed:
             return failure  # it serves those that are open
         if name is None or not concerns_table(kind):
             self.breaker.record_failure(

@@ -66,12 +66,12 @@ class CircuitBreaker:
         is_first = self.reason is None
         if is_first:
             self.opened_at = now
-        self.timed_out, self.refused, self.reason = timed_out, refused, reason
         if is_first or now - self._tripped_at >= TIMING.first_wait_seconds / 2:
             wait = TIMING.first_wait_seconds * 2.0 ** min(self.failures, 16)
             self.failures += 1
             self._tripped_at = now
             self._next_attempt = now + min(TIMING.longest_wait_seconds, wait) * _jitter()
+        self.timed_out, self.refused, self.reason = timed_out, refused, reason
 
     def is_news(self, error: TicketError) -> bool:
         """Whether an error differs, in more than numbers, from the last one that was reported since a success.

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 #: The `kind` of an error after a lock wait.
 LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
+TOO_MANY_CONNECTIONS: Final = ErrorKind.TOO_MANY_CONNECTIONS.name.lower()
 
 
 def random_start() -> int:
@@ -279,6 +280,8 @@ def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError)
         return False
     if isinstance(failure, (DrawAbandoned, StaleConnection)):
         return True
+    if failure.kind == TOO_MANY_CONNECTIONS:  # which opens no breaker while others are open
+        return False
     # the failure opened a breaker, so the server has answered another draw since
     is_well = server.breaker.is_closed and server.table(name).reason is None
     return is_well and isinstance(failure, TicketServerError)

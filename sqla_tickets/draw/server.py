@@ -142,8 +142,9 @@ class InFlightRequest:
 
     @property
     def is_server_down(self) -> bool:
-        """Whether the server was found to be down."""
-        return self.server.breaker.reason is not None
+        """Whether the server was found to be down since the wait began."""
+        breaker = self.server.breaker
+        return breaker.reason is not None and breaker.opened_at > self.since
 
     @property
     def is_stuck(self) -> bool:

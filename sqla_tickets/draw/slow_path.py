@@ -22,6 +22,7 @@ from ..errors import (
     TicketArgumentError,
     TicketError,
     TicketIntegrityError,
+    TicketServerError,
     TicketTableError,
     TicketTableMoved,
 )
@@ -88,9 +89,16 @@ def end_of_failed(request: Request, error: BaseException) -> list[range] | None:
 def not_connected(request: Request, error: Exception) -> TicketError:
     """The error of a draw without a connection; recorded on the breaker, unless the draw was cancelled."""
     request.stop_waiting()
+    server = request.server
+    reason = server.breaker.reason
+    if request.cancelled is CancelReason.FAILED_OVER and reason is not None:
+        failure = TicketServerError(
+            str(reason)
+        )  # its own: a raised error keeps its caller's frames
+        failure.kind = reason.kind
+        return failure
     if request.cancelled is not None:
         return _unresponsive_error(request, reused=False)
-    server = request.server
     return server.failed(None, server.context.dialect.error_kind(error), error)
 
 
@@ -223,9 +231,11 @@ def _recover_from_driver(
 def out_of_attempts(request: Request) -> TicketError:
     """The error of a draw whose attempts failed too often, or until its time was over."""
     kinds = request.error_kinds
-    kind = ErrorKind.LOCK_TIMEOUT if ErrorKind.LOCK_TIMEOUT in kinds else kinds[-1]
-    if kind is ErrorKind.DEADLOCK:
-        kind = ErrorKind.OVERLOADED
+    kind = ErrorKind.OVERLOADED
+    if ErrorKind.LOCK_TIMEOUT in kinds:
+        kind = ErrorKind.LOCK_TIMEOUT
+    elif len(kinds) >= TIMING.max_attempts and kinds[-1] is not ErrorKind.DEADLOCK:
+        kind = kinds[-1]
     failure = request.server.failed(request.table.name, kind, None)
     has_waited = kind in (ErrorKind.LOCK_TIMEOUT, ErrorKind.OVERLOADED)
     return Crowded(str(failure)) if has_waited and _is_in_a_queue(request) else failure

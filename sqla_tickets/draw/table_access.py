@@ -147,10 +147,8 @@ class TableAccess(ServerAccess):
 
         def run() -> T:
             try:
-                return self._in_time(
-                    self.timeouts.work_seconds,
-                    lambda: self._run(work, attempts or TIMING.max_attempts),
-                )
+                seconds = self.timeouts.work_seconds
+                return self._in_time(seconds, work, attempts or TIMING.max_attempts)
             except TicketError:
                 raise
             except Exception as error:

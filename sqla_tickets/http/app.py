@@ -95,7 +95,6 @@ class _Endpoints:
         try:
             yield
         finally:  # buffered tickets become gaps
-            self._started = None
             await monitor.close()
             for pool in [*pools.values(), *asking.values()]:
                 await run_in_greenlet(pool.dispose)

@@ -201,7 +201,7 @@ def test_a_queue_that_takes_longer_than_a_draw_may_opens_no_more(
     url = servers.fresh_database(mysql_like(servers, "mariadb"))
     with (
         TcpProxy(url.port) as proxy,
-        TicketPool([url.set(port=proxy.port)], timeout=0.5, lock_wait=0.5) as pool,
+        TicketPool([url.set(port=proxy.port)], timeout=1.0, lock_wait=0.5) as pool,
         ThreadPoolExecutor(2 * THREADS) as threads,
     ):
         pool.create_table("photos", layout="counter")
@@ -210,6 +210,26 @@ def test_a_queue_that_takes_longer_than_a_draw_may_opens_no_more(
         proxy.do(Fault("delay", 0.1))
         drawn = list(threads.map(lambda _: pool.next_id("photos"), range(2 * THREADS)))
         assert proxy.connections - before < CONNECT_TIMING.max_connections
+    assert_unique(drawn)
+
+
+def test_draws_queue_at_a_server_that_comes_back_slowly(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its circuit is still open when they begin to wait, which is no reason to give up."""
+    set_timing(monkeypatch, hedging, first_patience_seconds=FOR_EVER)
+    url, clients = servers.fresh_database(mysql_like(servers, "mariadb")), 20
+    with (
+        TcpProxy(url.port) as proxy,
+        TicketPool([url.set(port=proxy.port)], timeout=2, lock_wait=2) as pool,
+        ThreadPoolExecutor(clients) as threads,
+    ):
+        pool.create_table("photos", layout="counter")
+        proxy.do(Fault("refuse"))
+        with pytest.raises(NoTicketServer):
+            pool.next_id("photos")
+        proxy.do(Fault("delay", 0.1))
+        drawn = list(threads.map(lambda _: pool.next_id("photos"), range(clients)))
     assert_unique(drawn)
 
 
@@ -338,6 +358,34 @@ def test_server_that_is_full_for_others_keeps_serving_this_process(
         else:
             with pytest.raises(TicketError, match="no more connections"):
                 there.use(lambda context: None)
+        assert there.breaker.is_closed
+        for connection in in_use:
+            there.connections.release(connection)
+
+
+def test_marks_are_read_from_a_peer_that_is_full(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """Over the next connection that a draw gives back: else numbers that others drew could be issued again."""
+    server = mysql_like(servers, "mariadb")
+    url = servers.fresh_database(server)
+    pool = open_pool([url])
+    pool.create_table("photos")
+    there = pool.servers[0]
+    in_use = list[Connection]()
+
+    def fill() -> None:
+        while True:
+            in_use.append(there.connections.acquire())
+
+    with setting(server, max_connections=FEW):
+        with pytest.raises(Exception, match="Too many connections"):
+            fill()
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(there.use, lambda context: None)
+            until(lambda: bool(there.connections.of_threads.queue))
+            there.connections.release(in_use.pop())
+            asked.result(FOR_EVER)
         assert there.breaker.is_closed
         for connection in in_use:
             there.connections.release(connection)

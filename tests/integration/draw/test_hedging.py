@@ -394,6 +394,7 @@ def test_draw_that_is_interrupted_after_a_lock_wait_keeps_no_connection(
     draw_from(pool, 2)
     server = pool.servers[0]
     draw = server.draw_at_once if is_at_once else partial(server.draw, is_patient=True)
+    wait_for(lambda: server.draw_at_once("photos", 1), "an idle connection that knows the table")
 
     def interrupt(connection: Connection, request: slow_path.Request) -> None:
         raise KeyboardInterrupt
@@ -403,7 +404,7 @@ def test_draw_that_is_interrupted_after_a_lock_wait_keeps_no_connection(
         draw("photos", 1)
     assert not server.in_flight
     idle = server.connections.of_threads
-    assert idle._count_open() == len(idle)
+    wait_for(lambda: idle._count_open() == len(idle), "the connection to be closed")
 
 
 def test_connection_that_is_just_closed_keeps_no_poll_waiting(

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -327,3 +328,20 @@ def test_time_outs_are_those_of_ticket_connections_alone(
     assert pool.servers[0].do("photos", see) != tuple(before)  # type: ignore[arg-type]  # a row
     for engine in engines:
         engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_status_of_a_server_that_freezes_ends(servers: ServerFixtures, kind: str) -> None:
+    """Over an idle connection, whose driver may wait for ever."""
+    server = servers.shared(kind)
+    url = servers.fresh_database(server)
+    with TicketPool([url], timeout=0.2, lock_wait=0.2) as pool:
+        pool.create_table("photos")
+        assert {status.state for status in pool.status()} == {"up"}
+        server.freeze()
+        with ThreadPoolExecutor(1) as executor:
+            asked = executor.submit(pool.status)
+            try:
+                assert {status.state for status in asked.result(PATIENCE / 3)} == {"down"}
+            finally:
+                server.thaw()
