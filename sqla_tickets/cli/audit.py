@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
@@ -24,15 +25,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Anomaly:
-    """A problem of the ids of one column.
+    """A problem of the ids of one sequence.
 
     Attributes:
-        kind: ``"duplicate"``: an id on more than one shard; ``"foreign"``: an id that its ticket server has not
+        kind: ``"duplicate"``: an id in more than one row; ``"foreign"``: an id that its ticket server has not
             issued; ``"set back"``: a ticket server shows a number below those that its peers know;
             ``"unowned"``: an id above all tickets, in a residue class that no server of the pool owns;
             ``"auto_increment"``: a column with an AUTO_INCREMENT; ``"not compared"``: a ticket server did not answer,
             or the column of the ids is unknown.
-        shards: the shards that have it.
+        shards: the shards that have it; with the column, if the sequence has several.
         server: the ticket server that it is about; empty if it is about ids.
         count: the number of ids.
         ids: the first of them.
@@ -51,11 +52,11 @@ class Anomaly:
 
 @dataclass
 class Report:
-    """The result of an audit of one column.
+    """The result of an audit of one sequence.
 
     Attributes:
-        column: ``table.column``.
-        sequence: whose tickets it holds.
+        column: ``table.column``; several are separated by commas.
+        sequence: whose tickets they hold.
         above: only larger ids were read; None for all ids.
         rows: how many ids were read.
         seconds: how long the scan took.
@@ -63,7 +64,8 @@ class Report:
         residues: how many ids each server's residue class has, by offset.
         high_waters: the largest ticket that each server has issued, by its table and its peers' marks, by offset.
         anomalies: the problems that were found.
-        without: the shards that have no such column.
+        without: the shards that have no such column; with the column, if the sequence has several.
+        is_read: whether ids were read; False for a sequence whose column is unknown.
     """
 
     column: str
@@ -76,6 +78,7 @@ class Report:
     high_waters: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     anomalies: list[Anomaly] = field(default_factory=list[Anomaly])
     without: list[str] = field(default_factory=list[str])
+    is_read: bool = True
 
 
 def not_read(sequence: str) -> Report:
@@ -83,49 +86,83 @@ def not_read(sequence: str) -> Report:
     anomaly = Anomaly(
         kind="not compared",
         why=f"No shard has a table {sequence!r} with a one-column key, so no ids were read.",
-        fix=f"Name the column with --column TABLE.COLUMN={sequence}, or the models with --models MODULE:NAME.",
+        fix=f"Name the column with --column TABLE.COLUMN={shlex.quote(sequence)}, or the models with --models "
+        "MODULE:NAME.",
     )
-    return Report(sequence, sequence, anomalies=[anomaly])
+    return Report(sequence, sequence, anomalies=[anomaly], is_read=False)
+
+
+class Source(NamedTuple):
+    """A column on one shard.
+
+    Attributes:
+        shard: the shard.
+        column: the column.
+        name: its name in the report.
+    """
+
+    shard: Shard
+    column: TicketColumn
+    name: str
+
+    def pages(self, above: int | None = None) -> Iterator[list[int]]:
+        """The ids in ascending order, many at a time."""
+        return self.shard.pages(self.column, above)
+
+    def having(self, ids: Sequence[int]) -> Counter[int]:
+        """How many rows have each of these ids now."""
+        return self.shard.having(self.column, ids)
+
+    @property
+    def counts_by_itself(self) -> bool:
+        """Whether the database itself numbers a row without an id."""
+        return self.shard.counts_by_itself(self.column)
 
 
 def audit(
     pool: TicketPool,
     shards: Sequence[Shard],
-    column: TicketColumn,
+    columns: Sequence[TicketColumn],
     progress: Progress = lambda rows, last: None,
     above: int | None = None,
     with_shards: str = EVERY_SHARD,
 ) -> Report:
-    """Read every id of a column on all shards, or those above a number, in bounded memory, and change nothing.
+    """Read every id of a sequence on all shards, or those above a number, in bounded memory, and change nothing.
 
     It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
 
     Args:
         pool: the pool that issues the tickets.
         shards: the application's databases.
-        column: the column.
+        columns: the columns of one sequence; they share no id.
         progress: called after each page of ids.
         above: read only larger ids; None for all.
         with_shards: what advice adds to the name of a command that reads the shards.
     """
-    report = Report(str(column), column.sequence, above)
+    sequence = columns[0].sequence
+    report = Report(", ".join(map(str, columns)), sequence, above)
     begin = time.monotonic()
-    there = [shard for shard in shards if shard.column(column) is not None]
-    report.without = [str(shard) for shard in shards if shard not in there]
-    scan = _Scan(pool.stride, lambda ids: _twice(ids, there, column))
-    for parts in merged([shard.pages(column, above) for shard in there]):
+    wanted = [
+        Source(shard, column, f"{shard} ({column})" if len(columns) > 1 else str(shard))
+        for column in columns
+        for shard in shards
+    ]
+    sources = [source for source in wanted if source.shard.column(source.column) is not None]
+    report.without = [source.name for source in wanted if source not in sources]
+    scan = _Scan(pool.stride, lambda ids: _twice(ids, sources))
+    for parts in merged([source.pages(above) for source in sources]):
         scan.take(parts)
         progress(scan.rows, scan.largest or 0)
     report.rows, report.largest = scan.rows, scan.largest
     report.residues = {_offset(r, pool.stride): n for r, n in sorted(scan.residues.items())}
-    inspection = inspect_pool(pool, [column.sequence], with_shards)
-    report.high_waters = _issued(inspection, column.sequence)
+    inspection = inspect_pool(pool, [sequence], with_shards)
+    report.high_waters = _issued(inspection, sequence)
     report.anomalies = [
-        *_duplicates(scan, there, column),
-        *_not_compared(inspection, report, column),
-        *_set_back(inspection, column),
-        *_not_issued(inspection, scan, report, there, column),
-        *_counting(there, column),
+        *_duplicates(scan, sources, sequence),
+        *_not_compared(inspection, report),
+        *_set_back(inspection, sequence),
+        *_not_issued(inspection, scan, report, sources),
+        *_counting(sources),
     ]
     report.seconds = time.monotonic() - begin
     return report
@@ -154,7 +191,7 @@ class _Scan:
         self.more_repeats = 0
 
     def take(self, parts: Sequence[Sequence[int]]) -> None:
-        """Add the ids of all shards in a range; a repeated id occurs twice."""
+        """Add the ids of all sources in a range; a repeated id occurs twice."""
         ids = [i for part in parts for i in part]
         if not ids:
             return
@@ -180,16 +217,16 @@ class _Scan:
             self.more_repeats += 1
 
 
-def merged(pages_of_shards: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
-    """The ascending pages of each shard, split at the same ids.
+def merged(pages_of_sources: Sequence[Iterator[list[int]]]) -> Iterator[list[list[int]]]:
+    """The ascending pages of each source, split at the same ids.
 
-    Each result has a part of every shard, and later results have only larger ids. So equal ids of two shards come
+    Each result has a part of every source, and later results have only larger ids. So equal ids of two sources come
     together, and memory holds at most a page of each.
     """
-    buffers: list[list[int]] = [[] for _ in pages_of_shards]
-    at_end = [False] * len(pages_of_shards)
+    buffers: list[list[int]] = [[] for _ in pages_of_sources]
+    at_end = [False] * len(pages_of_sources)
     while not all(at_end) or any(buffers):
-        for n, pages in enumerate(pages_of_shards):
+        for n, pages in enumerate(pages_of_sources):
             if not buffers[n] and not at_end[n]:
                 buffers[n] = next(pages, list[int]())
                 at_end[n] = not buffers[n]
@@ -201,34 +238,27 @@ def merged(pages_of_shards: Sequence[Iterator[list[int]]]) -> Iterator[list[list
         buffers = [buffer[end:] for buffer, end in zip(buffers, ends, strict=True)]
 
 
-def _where(
-    ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn
-) -> dict[str, set[int]]:
-    """Which of these ids each shard still has."""
-    return {str(shard): shard.having(column, ids) for shard in shards}
+def _twice(ids: Sequence[int], sources: Sequence[Source]) -> list[int]:
+    """The ids that two rows have now. A row that moves during the scan is seen on two shards, but is on one."""
+    rows = sum((source.having(ids) for source in sources), Counter[int]())
+    return [i for i in ids if rows[i] > 1]
 
 
-def _twice(ids: Sequence[int], shards: Sequence[Shard], column: TicketColumn) -> list[int]:
-    """The ids that two shards have now. A row that moves during the scan is seen on both, but is on one."""
-    having = _where(ids, shards, column)
-    return [i for i in ids if sum(i in there for there in having.values()) > 1]
-
-
-def _duplicates(scan: _Scan, shards: Sequence[Shard], column: TicketColumn) -> Iterator[Anomaly]:
-    still = _twice(scan.repeated, shards, column) if scan.repeated else []
+def _duplicates(scan: _Scan, sources: Sequence[Source], sequence: str) -> Iterator[Anomaly]:
+    still = _twice(scan.repeated, sources) if scan.repeated else []
     if still or scan.more_repeats:
-        having = _where(still, shards, column) if still else {}
+        having = [source for source in sources if still and source.having(still)]
         yield Anomaly(
             kind="duplicate",
-            shards=[shard for shard, ids in having.items() if ids] or list(map(str, shards)),
+            shards=[source.name for source in having or sources],
             count=len(still) + scan.more_repeats,
             ids=still,
-            why="The same id is on more than one shard.",
+            why="The same id is in more than one row.",
             fix=(
                 f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
                 "deleted, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
-                f"new id: sqla-tickets next {column.sequence}{_as_many(len(still) + scan.more_repeats)}. Ids that "
-                "were equal before a take-over may stay: audit the later ids, --above NUMBER."
+                f"new id: sqla-tickets next {shlex.quote(sequence)}{_as_many(len(still) + scan.more_repeats)}. "
+                "Ids that were equal before a take-over may stay: audit the later ids, --above NUMBER."
             ),
         )
 
@@ -237,33 +267,33 @@ def _as_many(count: int) -> str:
     return f" -n {count}" if count > 1 else ""
 
 
-def _not_compared(
-    inspection: PoolInspection, report: Report, column: TicketColumn
-) -> Iterator[Anomaly]:
+def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomaly]:
     """The servers whose issued tickets are unknown, and why."""
     for server in inspection.servers:
         if report.high_waters.get(server.server.offset) is not None:
             continue
-        table = server.tables.get(column.sequence)
+        table = server.tables.get(report.sequence)
         state = table.state if table else None
         reason, fix = server.error, "Audit again when it answers."
         if reason is None and isinstance(state, TicketError):
             reason, fix = str(state), "Repair that, then audit again."
         elif reason is None:
             reason = "it has no ticket table in use"
-            fix = f"Create it, by a migration or sqla-tickets create {column.sequence}."
+            fix = (
+                f"Create it, by a migration or sqla-tickets create {shlex.quote(report.sequence)}."
+            )
             if isinstance(state, Tombstone) and state.end:
                 reason = f"its table {state.end}"
             if isinstance(state, Tombstone) and state.kind == "retired":
-                fix = remedy("retired", column.sequence)
-        said = without_advice(in_short(reason, str(server.server), column.sequence), "down")
+                fix = remedy("retired", report.sequence, server.server.offset)
+        said = without_advice(in_short(reason, str(server.server), report.sequence), "down")
         why = f"It is not known which tickets it issued. {said}"
         yield Anomaly(kind="not compared", server=str(server.server), why=why, fix=fix)
 
 
-def _set_back(inspection: PoolInspection, column: TicketColumn) -> Iterator[Anomaly]:
+def _set_back(inspection: PoolInspection, sequence: str) -> Iterator[Anomaly]:
     """The servers whose tables show old numbers."""
-    for status in _set_back_ones(inspection, column):
+    for status in _set_back_ones(inspection, sequence):
         yield Anomaly(
             kind="set back",
             server=status.server,
@@ -272,8 +302,8 @@ def _set_back(inspection: PoolInspection, column: TicketColumn) -> Iterator[Anom
         )
 
 
-def _set_back_ones(inspection: PoolInspection, column: TicketColumn) -> list[TableStatus]:
-    statuses = [server.statuses.get(column.sequence) for server in inspection.servers]
+def _set_back_ones(inspection: PoolInspection, sequence: str) -> list[TableStatus]:
+    statuses = [server.statuses.get(sequence) for server in inspection.servers]
     return [s for s in statuses if s is not None and s.state in ("set back", "quarantined")]
 
 
@@ -281,8 +311,7 @@ def _not_issued(
     inspection: PoolInspection,
     scan: _Scan,
     report: Report,
-    shards: Sequence[Shard],
-    column: TicketColumn,
+    sources: Sequence[Source],
 ) -> Iterator[Anomaly]:
     """The ids above their server's tickets, or above all tickets if no server owns their residue class."""
     pool = inspection.pool
@@ -298,9 +327,9 @@ def _not_issued(
         if high is not None and largest > high:
             (foreign if is_owned else unowned)[residue] = high
     if unowned:
-        yield _unowned(inspection, unowned, shards, column)
+        yield _unowned(inspection, unowned, sources, report.sequence)
     if foreign:
-        where, count, ids = _above(foreign, pool.stride, shards, column)
+        where, count, ids = _above(foreign, pool.stride, sources)
         highest = max(scan.largest_of.values())
         yield Anomaly(
             kind="foreign",
@@ -311,35 +340,38 @@ def _not_issued(
                 "These ids are above every ticket that their server is known to have issued: another "
                 "program inserts ids, which tickets will repeat, or the server was set back."
             ),
-            fix=_repair(inspection, column, {_offset(r, pool.stride) for r in foreign}, highest),
+            fix=_repair(
+                inspection, report.sequence, {_offset(r, pool.stride) for r in foreign}, highest
+            ),
         )
 
 
 def _repair(
-    inspection: PoolInspection, column: TicketColumn, offsets: Collection[int], highest: int
+    inspection: PoolInspection, sequence: str, offsets: Collection[int], highest: int
 ) -> str:
     """What to do about ids above the tickets of the servers with these offsets."""
     restorations = {
-        a.offset: restoration(a, inspection.with_shards) for a in _set_back_ones(inspection, column)
+        a.offset: restoration(a, inspection.with_shards)
+        for a in _set_back_ones(inspection, sequence)
     }
     if restorations.keys() >= set(offsets):
         return " ".join(restorations[offset] for offset in sorted(offsets))
     return (
-        f"sqla-tickets raise {column.sequence} --above {highest}, and find the writer. If a server came back from a "
-        f"backup: sqla-tickets restore{inspection.with_shards}."
+        f"sqla-tickets raise {shlex.quote(sequence)} --above {highest}, and find the writer. If a server came "
+        f"back from a backup: sqla-tickets restore{inspection.with_shards}."
     )
 
 
 def _unowned(
     inspection: PoolInspection,
     bounds: Mapping[int, int],
-    shards: Sequence[Shard],
-    column: TicketColumn,
+    sources: Sequence[Source],
+    sequence: str,
 ) -> Anomaly:
     stride = inspection.pool.stride
     offsets = ", ".join(str(_offset(residue, stride)) for residue in sorted(bounds))
-    where, count, ids = _above(bounds, stride, shards, column)
-    counts = any(shard.counts_by_itself(column) for shard in shards)
+    where, count, ids = _above(bounds, stride, sources)
+    counts = any(source.counts_by_itself for source in sources)
     return Anomaly(
         kind="unowned",
         shards=where,
@@ -352,32 +384,35 @@ def _unowned(
         ),
         fix=(
             f"{'Stop the old writers and remove AUTO_INCREMENT, then ' if counts else ''}"
-            f"sqla-tickets raise {column.sequence}{inspection.with_shards}."
+            f"sqla-tickets raise {shlex.quote(sequence)}{inspection.with_shards}."
         ),
     )
 
 
 def _above(
-    bounds: Mapping[int, int], stride: int, shards: Sequence[Shard], column: TicketColumn
+    bounds: Mapping[int, int], stride: int, sources: Sequence[Source]
 ) -> tuple[list[str], int, list[int]]:
-    """The shards with ids above the bound of their residue class, the number of these ids, and the first of them."""
+    """The sources with ids above the bound of their residue class, the number of these ids, and the first of them."""
     count, ids, where = 0, list[int](), list[str]()
-    for shard in shards:
-        for page in shard.pages(column, min(bounds.values())):
+    for source in sources:
+        for page in source.pages(min(bounds.values())):
             mine = [i for i in page if i > bounds.get(i % stride, i)]
             count += len(mine)
             ids += mine[: MAX_EXAMPLES - len(ids)]
-            if mine and str(shard) not in where:
-                where.append(str(shard))
+            if mine and source.name not in where:
+                where.append(source.name)
     return where, count, sorted(ids)
 
 
-def _counting(shards: Iterable[Shard], column: TicketColumn) -> Iterator[Anomaly]:
-    counting = [str(shard) for shard in shards if shard.counts_by_itself(column)]
-    if counting:
+def _counting(sources: Iterable[Source]) -> Iterator[Anomaly]:
+    counting: dict[TicketColumn, list[str]] = {}
+    for source in sources:
+        if source.counts_by_itself:
+            counting.setdefault(source.column, []).append(str(source.shard))
+    for column, shards in counting.items():
         yield Anomaly(
             kind="auto_increment",
-            shards=counting,
+            shards=shards,
             why=(
                 f"{column} has AUTO_INCREMENT: a row without an id gets one of the shard's own numbers, which "
                 "tickets will repeat."

@@ -122,6 +122,8 @@ def status(
     Name SEQUENCES only to show foreign tables, such as Flickr's own: they have no metadata, so the command does not
     find them.
     """
+    if watch and as_json:
+        raise click.UsageError("give either --watch or --json")
     with pools.selected() as selected:
         out, servers = output.console(is_wide=wide), sum(len(pool.servers) for pool in selected)
         measure = functools.partial(status_.measure, selected, sequences)
@@ -211,6 +213,7 @@ def _with_shards(pools: PoolOptions, urls: tuple[str, ...] = ()) -> str:
 
 
 def ids_on_shards(
+    pool: TicketPool,
     opened: list[Shard],
     names: Iterable[str],
     columns: tuple[str, ...],
@@ -219,10 +222,12 @@ def ids_on_shards(
     are_needed: bool,
     with_shards: str = EVERY_SHARD,
 ) -> ShardIds:
-    """The ids of some sequences on the shards; empty where no shard was named."""
+    """The ids of some of a pool's sequences on the shards; empty where no shard was named."""
     if not opened:
         return ShardIds()
-    found = columns_of(opened, names, named=columns, models=models, are_needed=are_needed)
+    found = columns_of(
+        opened, names, named=columns, models=models, pool=pool.name, are_needed=are_needed
+    )
     return ShardIds(opened, found, with_shards)
 
 
@@ -253,11 +258,14 @@ def audit(
             raise TicketArgumentError(NO_SHARDS)
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
-            where = columns_of(opened, names, named=columns, models=models)
+            where = columns_of(opened, names, named=columns, models=models, pool=pool.name)
         with_shards = _with_shards(pools, shards)
-        found = [_audited(pool, opened, column, above, with_shards) for column in where]
+        of_sequences: dict[str, list[TicketColumn]] = {}
+        for column in where:
+            of_sequences.setdefault(column.sequence, []).append(column)
+        found = [_audited(pool, opened, each, above, with_shards) for each in of_sequences.values()]
     if not (columns or models):
-        found += [audit_.not_read(name) for name in sorted(names - {c.sequence for c in where})]
+        found += [audit_.not_read(name) for name in sorted(names - of_sequences.keys())]
     if as_json:
         click.echo(output.as_json(audit=map(asdict, found)))
     else:
@@ -268,15 +276,15 @@ def audit(
 def _audited(
     pool: TicketPool,
     shards: list[Shard],
-    column: TicketColumn,
+    columns: list[TicketColumn],
     above: int | None,
     with_shards: str,
 ) -> audit_.Report:
-    """Audit one column, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
-    ends = [bounds for shard in shards if (bounds := shard.bounds(column))]
+    """Audit one sequence, with a progress bar on a terminal. Ids are read in order, so the last id shows the progress."""
+    ends = [bounds for column in columns for shard in shards if (bounds := shard.bounds(column))]
     first, last = min((b[0] for b in ends), default=0), max((b[1] for b in ends), default=0)
     first = first if above is None else max(first, above + 1)
-    joined = joined_above(pool, column.sequence)
+    joined = joined_above(pool, columns[0].sequence)
     stderr = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -290,12 +298,12 @@ def _audited(
     ) as bar:
         # the numbers of a growth's gap are not used: they would count as read in a moment
         total = None if first <= joined < last else max(last - first + 1, 1)
-        task = bar.add_task(str(column), total=total, rows=0)
+        task = bar.add_task(", ".join(map(str, columns)), total=total, rows=0)
 
         def show(rows: int, seen: int) -> None:
             bar.update(task, completed=seen - first + 1, rows=rows)
 
-        return audit_.audit(pool, shards, column, show, above, with_shards)
+        return audit_.audit(pool, shards, columns, show, above, with_shards)
 
 
 # -- commands that change something
@@ -381,6 +389,7 @@ def raise_(
             names = _named(pool, sequences)
             are_needed = bool(shards) or above is None
             on_shards = ids_on_shards(
+                pool,
                 opened,
                 names,
                 columns,
@@ -501,7 +510,7 @@ def restore(
         asked = _asked([pool], opened)
         with spinner(asked):
             names = _named(pool, sequences)
-            on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
+            on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
             steps = [_restored(pool, name, on_shards, offset, margin) for name in names]
         if len(steps) == 1 and steps[0].refusal:
             raise steps[0].refusal
@@ -579,7 +588,9 @@ def grow(
             if finish:
                 plan = plans.finish(pool, names, quiet)
             else:
-                on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
+                on_shards = ids_on_shards(
+                    pool, opened, names, columns, models, are_needed=bool(shards)
+                )
                 plan = plans.grow(pool, names, new, gap, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
@@ -627,7 +638,7 @@ def retire(
         asked = _asked([pool], opened)
         with spinner(asked):
             names = _named(pool, sequences, or_nodes=True)
-            on_shards = ids_on_shards(opened, names, columns, models, are_needed=bool(shards))
+            on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
             plan = plans.retire(pool, names, last, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 

@@ -13,7 +13,7 @@ from typing import Final
 import click
 from rich import box
 from rich.bar import Bar
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -289,7 +289,8 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
     If the ids of several columns have no problem, they come first, in one table. Problems that are not about ids come
     last, one for each reason.
     """
-    well = [r for r in reports if not (r.without or any(a.count for a in r.anomalies))]
+    read = [r for r in reports if r.is_read]
+    well = [r for r in read if not (r.without or any(a.count for a in r.anomalies))]
     well = well if len(well) > 1 else []
     parts: list[RenderableType] = []
     if well:
@@ -298,11 +299,20 @@ def audit_view(reports: Sequence[Report]) -> RenderableType:
             table.add_row(_read(r), f"{r.rows:,}", whole(r.largest))
         found = "No duplicate ids." if any(r.anomalies for r in well) else _NO_ANOMALY
         parts += [table, Text(f"{found}\n", "green")]
-    for r in reports:
+    for r in read:
         if r not in well:
             parts += _column(r)
     others = [_anomaly(a, r) for r in reports for a in r.anomalies if not a.count]
     return Group(*parts, *([_list(others)] if others else []))
+
+
+class _PartBar(Bar):
+    """A bar that any encoding of the output can write."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not options.ascii_only:
+            return super().__rich_console__(console, options)
+        return iter([Text("#" * round(20 * self.end / self.size), "cyan")])
 
 
 def _read(r: Report) -> str:
@@ -317,7 +327,7 @@ def _column(r: Report) -> Iterator[RenderableType]:
         n = r.residues.get(offset, 0)
         part = n / max(r.rows, 1)
         high = whole(r.high_waters[offset]) if offset in r.high_waters else "no server"
-        bar = Bar(1, 0, part, width=20, color="cyan")
+        bar = _PartBar(1, 0, part, width=20, color="cyan")
         table.add_row(str(offset), f"{n:,}", f"{part:.1%}", bar, high)
     yield table
     if r.without:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from sqlalchemy import (
-    Column,
     Engine,
     MetaData,
-    Table,
     column,
     create_engine,
     func,
@@ -35,6 +35,9 @@ from ..status.text import EVERY_SHARD
 
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
+
+#: The options of drivers that name a host or a socket.
+_ADDRESSES: Final = ("host", "unix_socket")
 
 NO_SHARDS: Final = (
     "name the application's databases with --shard, in SQLA_TICKETS_SHARDS (URLs separated by spaces), or as shards in"
@@ -91,6 +94,10 @@ class Shard:
     def __str__(self) -> str:
         url = self._engine.url
         host = (url.host or "") + (f":{url.port}" if url.port else "")
+        # no other option, as it may hold a password
+        named = [url.query.get(name, ()) for name in _ADDRESSES]
+        more = [text for found in named for text in ((found,) if isinstance(found, str) else found)]
+        host = ",".join([host, *more] if host else more)
         return f"{url.get_backend_name()}://{host}/{url.database or ''}"
 
     def keys(self) -> dict[str, str]:
@@ -164,16 +171,21 @@ class Shard:
                         f"{where} on {self} has values that are not integers: name the columns that hold tickets "
                         f"with --column"
                     )
+                is_last = len(page) < PAGE_IDS
+                if not is_last:  # the next page begins above the last id, which rows may share
+                    alike = select(func.count()).select_from(source).where(ids == page[-1])
+                    page += page[-1:] * (connection.scalars(alike).one() - page.count(page[-1]))
                 yield page
-                if len(page) < PAGE_IDS:
+                if is_last:
                     return
                 above = page[-1]
 
-    def having(self, where: TicketColumn, wanted: Sequence[int]) -> set[int]:
-        """Which of these ids still exist."""
+    def having(self, where: TicketColumn, wanted: Sequence[int]) -> Counter[int]:
+        """How many rows have each of these ids now."""
         ids, source = _parts(where)
+        rows = select(ids, func.count()).select_from(source).where(ids.in_(wanted)).group_by(ids)
         with self._errors(), self._engine.connect() as connection:
-            return set(connection.scalars(select(ids).select_from(source).where(ids.in_(wanted))))
+            return Counter({row[0]: row[1] for row in connection.execute(rows)})
 
     @contextlib.contextmanager
     def _errors(self) -> Generator[None]:
@@ -250,7 +262,7 @@ class ShardIds:
         if not self._shards:
             return [f"{what}, as no shard was read; {NO_SHARDS}"]
         if not self.knows(sequence):
-            return [f"{what}; name the column with --column TABLE.COLUMN={sequence}"]
+            return [f"{what}; name the column with --column TABLE.COLUMN={shlex.quote(sequence)}"]
         return []
 
 
@@ -265,16 +277,18 @@ def columns_of(
     *,
     named: Sequence[str] = (),
     models: str | None = None,
+    pool: str = "default",
     are_needed: bool = True,
 ) -> list[TicketColumn]:
-    """The columns that hold tickets.
+    """The columns that hold tickets of a pool.
 
     Args:
         shards: the application's databases.
         sequences: the names of the existing sequences.
-        named: such as ``photos.id`` or ``albums.cover_id=photos``.
+        named: such as ``photos.id`` or ``albums.number=photos``.
         models: ``module:attribute`` of a MetaData or of a declarative base. If neither is given, a sequence's column
             is the primary key of the table with its name.
+        pool: the pool's name: models may have columns of others.
         are_needed: whether there must be any.
 
     Raises:
@@ -282,20 +296,21 @@ def columns_of(
     """
     found = [_named(text) for text in named]
     if models:
-        found += _of_models(models)
+        found += _of_models(models, pool)
     if not found:
         keys = {name: key for shard in shards for name, key in shard.keys().items()}
         found = [TicketColumn(s, keys[s], s) for s in sorted(sequences) if s in keys]
     if not found and are_needed:
         raise TicketArgumentError(
-            "no column that holds tickets is known: name it with --column photos.id or --models app:Base"
+            f"no column that holds tickets of the pool {pool!r} is known: name it with --column photos.id or --models "
+            "app:Base, or another pool with --pool"
         )
     for where in found:
         if all(shard.column(where) is None for shard in shards):
             raise TicketArgumentError(
                 f"no shard has a column {where}: check its spelling, and the shards"
             )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _named(text: str) -> TicketColumn:
@@ -308,7 +323,7 @@ def _named(text: str) -> TicketColumn:
     return TicketColumn(name, key, sequence or name)
 
 
-def _of_models(text: str) -> list[TicketColumn]:
+def _of_models(text: str, pool: str) -> list[TicketColumn]:
     module, _, attribute = text.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -321,13 +336,9 @@ def _of_models(text: str) -> list[TicketColumn]:
     metadata = getattr(found, "metadata", found)
     if not isinstance(metadata, MetaData):
         raise TicketArgumentError(f"--models {text}: expected a MetaData or a declarative base")
-    return [_declared(t, c) for t in metadata.tables.values() for c in _ticketed(t)]
-
-
-def _ticketed(of: Table) -> list[Column[Any]]:
-    return [c for c in drawing_columns(of.columns) if isinstance(c.default, TicketSequence)]
-
-
-def _declared(of: Table, c: Column[Any]) -> TicketColumn:
-    assert isinstance(c.default, TicketSequence)
-    return TicketColumn(of.name, c.name, sequence_of(c.default, c))
+    return [
+        TicketColumn(t.name, c.name, sequence_of(c.default, c))
+        for t in metadata.tables.values()
+        for c in drawing_columns(t.columns)
+        if isinstance(c.default, TicketSequence) and (c.default.pool or "default") == pool
+    ]

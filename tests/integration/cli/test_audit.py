@@ -12,6 +12,7 @@ import runpy
 import subprocess
 import sys
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def site(app_kind: str, servers: ServerFixtures, tmp_path: Path, pool: TicketPoo
 
 @ALL_KINDS
 def test_nothing_is_found_where_nothing_is_wrong(site: Site) -> None:
-    report = audit(site.pool, site.shards, PHOTOS)
+    report = audit(site.pool, site.shards, [PHOTOS])
     assert report.anomalies == []
     assert report.rows == ROWS
     assert report.residues == {1: ROWS // 2, 2: ROWS // 2}
@@ -153,16 +154,16 @@ def test_an_id_of_a_class_that_no_server_has(site: Site, open_pool: OpenPool) ->
         run(url, "DROP TABLE photos")
     wide = open_pool(urls, 4)
     wide.create_table("photos", start=10 * ROWS)
-    assert audit(wide, site.shards, PHOTOS).anomalies == []
+    assert audit(wide, site.shards, [PHOTOS]).anomalies == []
     highest = max(record.last_ticket or 0 for record in wide.status(["photos"]))
     stray = highest + 10_003 - highest % 4
     site.insert(1, stray)
-    (anomaly,) = audit(wide, site.shards, PHOTOS).anomalies
+    (anomaly,) = audit(wide, site.shards, [PHOTOS]).anomalies
     assert (anomaly.kind, anomaly.ids) == ("unowned", [stray])
     assert "sqla-tickets raise photos, with --shard" in anomaly.fix
     assert "AUTO_INCREMENT" not in anomaly.fix
     wide.raise_above("photos", stray)
-    assert audit(wide, site.shards, PHOTOS).anomalies == []
+    assert audit(wide, site.shards, [PHOTOS]).anomalies == []
 
 
 @pytest.mark.app_databases("sqlite")
@@ -185,12 +186,12 @@ def test_a_row_that_moved_meanwhile_is_no_duplicate(
     site.insert(0, moved := site.first + 1)
     read = Shard.having
 
-    def having(self: Shard, where: TicketColumn, wanted: list[int]) -> set[int]:
+    def having(self: Shard, where: TicketColumn, wanted: list[int]) -> Counter[int]:
         run(site.urls[0], f"DELETE FROM photos WHERE id = {moved}")
         return read(self, where, wanted)
 
     monkeypatch.setattr(Shard, "having", having)
-    assert audit(site.pool, site.shards, PHOTOS).anomalies == []
+    assert audit(site.pool, site.shards, [PHOTOS]).anomalies == []
 
 
 @pytest.mark.app_databases("sqlite")
@@ -203,12 +204,12 @@ def test_a_duplicate_behind_many_rows_that_moved(
         site.insert(0, number)
     read = Shard.having
 
-    def having(self: Shard, where: TicketColumn, wanted: list[int]) -> set[int]:
+    def having(self: Shard, where: TicketColumn, wanted: list[int]) -> Counter[int]:
         run(site.urls[0], f"DELETE FROM photos WHERE title = 'planted' AND id <= {moved[-1]}")
         return read(self, where, wanted)
 
     monkeypatch.setattr(Shard, "having", having)
-    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    (anomaly,) = audit(site.pool, site.shards, [PHOTOS]).anomalies
     assert (anomaly.kind, anomaly.count, anomaly.ids) == ("duplicate", 1, [twice])
 
 
@@ -217,7 +218,7 @@ def test_many_duplicates_are_counted(site: Site) -> None:
     copied = f"SELECT id, title FROM other.photos WHERE id < {site.first + SHARDS * 250}"
     attached = f"ATTACH '{site.urls[1].database}' AS other"
     run(site.urls[0], attached, f"INSERT INTO photos {copied}")
-    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    (anomaly,) = audit(site.pool, site.shards, [PHOTOS]).anomalies
     assert (anomaly.kind, anomaly.count, len(anomaly.ids)) == ("duplicate", 250, 100)
     assert anomaly.shards == [str(site.shards[n]) for n in (0, 1)]
     assert "sqla-tickets next photos -n 250." in anomaly.fix
@@ -230,13 +231,13 @@ def test_rows_that_are_renumbered_are_no_duplicates(site: Site) -> None:
     photos = Table("photos", MetaData(), Column("id", BigInteger, TicketSequence()))
     rows = ", ".join(f"({site.first + SHARDS * n + 1}, 'old')" for n in range(1200))
     run(site.urls[0], f"INSERT INTO photos VALUES {rows}")
-    assert audit(site.pool, site.shards, PHOTOS).anomalies
+    assert audit(site.pool, site.shards, [PHOTOS]).anomalies
     engines = [create_engine(url) for url in site.urls[:2]]
     assert renumber(photos, *engines, site.pool) == 1200
     assert renumber(photos, *engines, site.pool) == 0
     for engine in engines:
         engine.dispose()
-    report = audit(site.pool, site.shards, PHOTOS)
+    report = audit(site.pool, site.shards, [PHOTOS])
     assert (report.anomalies, report.rows) == ([], ROWS + 1200)
 
 
@@ -244,7 +245,7 @@ def test_rows_that_are_renumbered_are_no_duplicates(site: Site) -> None:
 def test_ids_below_the_number_are_not_read(site: Site) -> None:
     """Ids that were equal before a take-over fail no later audit."""
     site.insert(0, twice := site.first + 1)
-    (anomaly,) = audit(site.pool, site.shards, PHOTOS).anomalies
+    (anomaly,) = audit(site.pool, site.shards, [PHOTOS]).anomalies
     assert "sqla-tickets next photos. " in anomaly.fix
     done = run_cli(*site.arguments, "--above", twice)
     assert done.code == 0, done.text
@@ -259,8 +260,65 @@ def test_null_is_no_id(site: Site) -> None:
     """A nullable column that has a sequence."""
     for url in site.urls:
         run(url, "CREATE TABLE notes (ticket BIGINT)", "INSERT INTO notes VALUES (NULL), (7)")
-    (anomaly,) = audit(site.pool, site.shards, TicketColumn("notes", "ticket", "photos")).anomalies
+    (anomaly,) = audit(
+        site.pool, site.shards, [TicketColumn("notes", "ticket", "photos")]
+    ).anomalies
     assert (anomaly.kind, anomaly.ids) == ("duplicate", [7])
+
+
+@ALL_KINDS
+def test_id_that_two_rows_of_one_shard_have(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a column without a unique index; equal ids are on both sides of a page's end."""
+    monkeypatch.setattr(shards_, "PAGE_IDS", 3)
+    rows = "(1), (2), (3), (3), (3), (4), (5), (6), (6), (7)"
+    run(site.urls[0], "CREATE TABLE notes (ticket BIGINT)", f"INSERT INTO notes VALUES {rows}")
+    report = audit(site.pool, site.shards, [TicketColumn("notes", "ticket", "photos")])
+    (anomaly,) = report.anomalies
+    assert (anomaly.kind, anomaly.count, anomaly.ids) == ("duplicate", 2, [3, 6])
+    assert anomaly.shards == [str(site.shards[0])]
+    assert report.rows == 10
+
+
+@KINDS
+def test_columns_of_one_sequence_share_no_id(site: Site) -> None:
+    """Even in different tables."""
+    twice = site.first + 1
+    run(site.urls[3], "CREATE TABLE covers (number BIGINT)")
+    run(site.urls[3], f"INSERT INTO covers VALUES (7), ({twice})")
+    columns = ("--column", "photos.id", "--column", "covers.number=photos")
+    (report,) = run_cli(*site.arguments, *columns, "--json").json["audit"]
+    assert (report["column"], report["rows"]) == ("photos.id, covers.number", ROWS + 2)
+    where = [f"{site.shards[1]} (photos.id)", f"{site.shards[3]} (covers.number)"]
+    assert found_in(report) == {"duplicate": (where, [twice])}
+    assert report["without"] == [f"{shard} (covers.number)" for shard in site.shards[:3]]
+    assert run_cli(*site.arguments, *columns[:2], *columns[:2]).code == 0, "one column, named twice"
+
+
+@pytest.mark.app_databases("postgresql")
+def test_shards_whose_names_are_equal_are_two(site: Site) -> None:
+    """Their URLs differ in an option, which may hold a password."""
+    urls: list[str] = []
+    for schema in ("one", "two"):
+        run(
+            site.urls[0],
+            f"CREATE SCHEMA {schema}",
+            f"CREATE TABLE {schema}.photos AS SELECT * FROM photos",
+        )
+        url = site.urls[0].update_query_dict({"options": f"-csearch_path={schema}"})
+        urls.append(url.render_as_string(False))
+    (anomaly,) = audit(site.pool, [Shard(url) for url in urls], [PHOTOS]).anomalies
+    assert (anomaly.kind, anomaly.count) == ("duplicate", ROWS // SHARDS)
+    assert len(anomaly.ids) == 100
+
+
+@pytest.mark.app_databases("sqlite")
+def test_bars_are_in_the_encoding_of_the_output(site: Site) -> None:
+    command = [sys.executable, "-m", "sqla_tickets.cli", *site.arguments]
+    environment = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode("iso-8859-1")
+    assert re.findall(r"50\.0%[ |]+(#+) ", text) == ["#" * 10] * 2
 
 
 @pytest.mark.app_databases("sqlite")
@@ -276,6 +334,7 @@ def test_sequence_that_was_not_read_is_reported(site: Site, tmp_path: Path) -> N
     done = run_cli(*site.arguments, *empty)
     assert done.code == 1
     assert "No such column on sqlite" in done.text
+    assert done.text.count("No duplicate ids") == 1, "people's ids were not read"
     assert "--column TABLE.COLUMN=people" in done.text
     assert run_cli(*site.arguments, "--column", "photos.id").code == 0
 
@@ -283,10 +342,10 @@ def test_sequence_that_was_not_read_is_reported(site: Site, tmp_path: Path) -> N
 @pytest.mark.app_databases("sqlite")
 def test_what_is_read_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards_, "PAGE_IDS", 500)
-    audit(site.pool, site.shards, PHOTOS)  # what is made once for a process
+    audit(site.pool, site.shards, [PHOTOS])  # what is made once for a process
     tracemalloc.start()
     try:
-        report = audit(site.pool, site.shards, PHOTOS)
+        report = audit(site.pool, site.shards, [PHOTOS])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -322,7 +381,7 @@ def test_many_rows_in_little_memory(site: Site) -> None:
 @pytest.mark.app_databases("sqlite")
 def test_a_terminal_sees_how_far_it_is(site: Site) -> None:
     seen: list[tuple[int, int]] = []
-    audit(site.pool, site.shards, PHOTOS, lambda rows, last: seen.append((rows, last)))
+    audit(site.pool, site.shards, [PHOTOS], lambda rows, last: seen.append((rows, last)))
     assert seen == sorted(seen)
     assert seen[-1] == (ROWS, site.first + ROWS - 1)
     command = [sys.executable, "-m", "sqla_tickets.cli", *site.arguments]
@@ -362,3 +421,30 @@ def test_columns_are_found_in_the_models(
         assert [a["ids"] for a in report["anomalies"]] == [[99]]
     for wrong in ([], ["--column", "nonsense"], ["--column", "no.where"], ["--models", "no:x"]):
         assert run_cli(*arguments, *wrong).code == 3
+
+
+@pytest.mark.parametrize("name", ["default", "media"])
+def test_models_of_several_pools_are_read_for_one(
+    ticket_urls: list[URL],
+    open_pool: OpenPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on: list[str],
+    name: str,
+) -> None:
+    """The tickets of one pool are above those of another."""
+    (tmp_path / "models_of_pools.py").write_text(
+        "from sqlalchemy import *\nfrom sqla_tickets import TicketSequence\nmetadata = MetaData()\n"
+        "for name, pool in (('photos', None), ('films', 'media')):\n"
+        "    Table(name, metadata, Column('id', BigInteger, TicketSequence(pool=pool), primary_key=True))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    tables = ("photos", "films")
+    run(shard, *(f"CREATE TABLE {table} (id BIGINT)" for table in tables))
+    run(shard, *(f"INSERT INTO {table} VALUES (99)" for table in tables))
+    sequence = "photos" if name == "default" else "films"
+    open_pool(ticket_urls).create_table(sequence, start=100)
+    models = ("--models", "models_of_pools:metadata", "--shard", shard.render_as_string(False))
+    done = run_cli("audit", *on, "--pool", name, *models, "--json")
+    assert [(r["column"], r["anomalies"]) for r in done.json["audit"]] == [(f"{sequence}.id", [])]
