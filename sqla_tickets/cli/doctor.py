@@ -14,25 +14,26 @@ a `Code` that no page names.
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .. import TicketError, TicketPool, TicketTableMissing, TicketTableMoved
+from .. import TicketError, TicketPool, TicketTableMissing
 from .. import concurrency as clock
 from ..dialects import Grant
 from ..high_water.statements import MARKS
+from ..high_water.timing import TIMING as MARKS_TIMING
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
 from ..snowflake.leases import NodeLeases
 from ..status.text import (
     EVERY_SHARD,
     in_short,
-    new_or_restored,
+    more_numbers,
     remedy,
     restoration,
     set_back,
-    started_again,
     without_advice,
     writes_again,
 )
@@ -60,6 +61,7 @@ Code = Literal[
     "offset-above-increment",
     "set-back",
     "quarantined",
+    "marks-missing",
     "replica",
     "has-replicas",
     "unreachable",
@@ -225,7 +227,8 @@ def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
 @check
 def storage_engine(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     for name, table in server.tables.items():
-        if table.engine not in (None, "InnoDB", "ROCKSDB"):
+        is_closed = isinstance(table.state, Tombstone)
+        if not is_closed and table.engine not in (None, "InnoDB", "ROCKSDB"):
             yield Finding(
                 code="storage-engine",
                 severity="repeats",
@@ -233,13 +236,19 @@ def storage_engine(server: ServerInspection, pool: PoolInspection) -> Iterator[F
                 variable=f"engine of {name}",
                 value=str(table.engine),
                 why="It has no redo log: a crash can lose the last tickets, which are then issued again.",
-                fix=f"ALTER TABLE `{name}` ENGINE = InnoDB, while no client draws.",
+                fix=f"ALTER TABLE {server.quoted(name)} ENGINE = InnoDB, while no client draws.",
             )
 
 
 @check
 def version(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     since = server.dialect.counter_kept_since
+    states = [table.state for table in server.tables.values()]
+    needs_none = _has_active(server) and not any(
+        _is_flickrs(state) or isinstance(state, TicketError) for state in states
+    )
+    if needs_none:
+        return
     if since and server.version and server.version < since:
         yield Finding(
             code="old-version",
@@ -343,6 +352,25 @@ def old_numbers(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
 
 
 @check
+def missing_marks(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    fault = server.marks_fault
+    if fault is None or not _keeps_marks(server, pool):
+        return
+    is_missing = fault.kind == "table_missing"
+    first = next(n for n, table in server.tables.items() if isinstance(table.state, ActiveTable))
+    yield Finding(
+        code="marks-missing",
+        severity="repeats",
+        variable=f"table {MARKS}",
+        value="missing" if is_missing else "not readable",
+        why="A process that starts cannot learn from this server that a peer was set back, and that peer repeats ids.",
+        fix=f"sqla-tickets create {shlex.quote(first)}"
+        if is_missing
+        else f"Grant {server.account} what `sqla-tickets grants draw --on {server.kind}` prints.",
+    )
+
+
+@check
 def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     if server.is_replica and server.dialect.replica_takes_writes:
         yield Finding(
@@ -374,8 +402,8 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable=f"marks of {name}",
             value="one that cannot be true",
             why=f"{text}. Until that mark is deleted, this server cannot show that a peer was set back.",
-            fix=f"DELETE FROM {MARKS} WHERE sequence = '{name}'; then change the passwords of all users who can "
-            f"write that table.",
+            fix=f"DELETE FROM {MARKS} WHERE sequence = {server.literal(name)}; then change the passwords of all users "
+            f"who can write that table.",
         )
     for name, above in server.larger_joined.items():
         if above and any(other.larger_joined[name] not in (above, None) for other in pool.servers):
@@ -388,8 +416,8 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
                 why="Draws end there, but another server does not show the same.",
                 fix=(
                     "If `sqla-tickets grow --add` was interrupted, run it again. If the pool has not grown: DELETE FROM"
-                    f" {MARKS} WHERE sequence = '{name}' AND stride > {pool.pool.stride} AND mark = {above}; then "
-                    "change the passwords of all users who can write that table."
+                    f" {MARKS} WHERE sequence = {server.literal(name)} AND stride > {pool.pool.stride} AND mark ="
+                    f" {above}; then change the passwords of all users who can write that table."
                 ),
             )
     count, latest = server.far_horizons
@@ -422,18 +450,17 @@ def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         variable="connection",
         value="none",
         why=without_advice(in_short(str(server.error), str(server.server), ""), server.state),
-        fix=new_or_restored(server.server.offset)
-        if server.state == "no database"
-        else "Start it, or repair the network, the user or the password.",
+        fix=remedy(server.state, "", server.server.offset),
     )
 
 
 @check
 def duplicate_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    identity = server.server.identity
     others = [
         str(other.server)
         for other in pool.servers
-        if other is not server and other.identity and other.identity == server.identity
+        if other is not server and identity and identity.is_same_run(other.server.identity)
     ]
     if others:
         yield Finding(
@@ -499,7 +526,7 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
 def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     for name, table in server.tables.items():
         state = table.state
-        if state is None:
+        if state is None and not _has_moved(name, pool):
             yield Finding(
                 code="table-missing",
                 severity="stops",
@@ -507,7 +534,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value="missing",
                 why="Only the other servers can issue its tickets.",
-                fix=f"sqla-tickets create {name}",
+                fix=f"sqla-tickets create {shlex.quote(name)}",
             )
         elif isinstance(state, Tombstone) and state.end:
             is_retired = state.kind == "retired"
@@ -518,17 +545,17 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value=state.kind,
                 why=f"It {state.end}, at {state.high_water}.",
-                fix=remedy("retired", name) if is_retired else f"sqla-tickets create {name}",
+                fix=remedy("retired", name, server.server.offset)
+                if is_retired
+                else f"sqla-tickets create {shlex.quote(name)}",
             )
-        elif isinstance(state, TicketTableMoved) or (
-            isinstance(state, Tombstone) and state.kind in ("opening", "converting")
-        ):
+        elif isinstance(state, Tombstone) and not _has_moved(name, pool):
             yield Finding(
                 code="table-closed",
                 severity="stops",
                 sequence=name,
                 variable=f"table {name}",
-                value=str(state),
+                value=state.kind,
                 why="A move or a conversion is unfinished.",
                 fix="Run the migration again: it continues where it stopped.",
             )
@@ -541,7 +568,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value=found,
                 why=without_advice(in_short(str(state), str(server.server), name), found),
-                fix=started_again(server.server.offset) if found == "down" else remedy(found, name),
+                fix=remedy(found, name, server.server.offset),
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(
@@ -552,10 +579,18 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 value="empty",
                 why="Its number is lost: the table was truncated, or its row deleted.",
                 fix=(
-                    f"sqla-tickets raise {name} --above N, with N above every id that was ever issued (sqla-tickets "
-                    "restore finds it)."
+                    f"sqla-tickets raise {shlex.quote(name)} --above N, with N above every id that was ever issued "
+                    "(sqla-tickets restore finds it)."
                 ),
             )
+
+
+def _has_moved(name: str, pool: PoolInspection) -> bool:
+    """Whether the whole sequence has left the pool, or this name."""
+    states = [other.tables[name].state for other in pool.servers if name in other.tables]
+    kinds = {state.kind for state in states if isinstance(state, Tombstone)}
+    is_left = any(isinstance(state, ActiveTable) for state in states)
+    return "moved" in kinds and not (is_left or kinds & {"opening", "converting"})
 
 
 @check
@@ -583,16 +618,21 @@ def exhaustion(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
         state = table.state
         if not isinstance(state, ActiveTable) or state.number is None:
             continue
-        largest = state.largest
-        if state.number > FULL_SEQUENCE_PART * largest:
+        status = server.statuses.get(name)
+        end = state.largest if status is None else min(state.largest, status.ends_at)
+        is_gap = end < state.largest
+        # a growth begins with a gap, of any part of the numbers
+        first = end - FEW_TICKETS * pool.pool.stride if is_gap else FULL_SEQUENCE_PART * end
+        if state.number > first:
+            above = " Servers with a larger stride issue those above." * is_gap
             yield Finding(
                 code="numbers-used",
                 severity="stops",
                 sequence=name,
                 variable=f"last ticket of {name}",
-                value=f"{state.number} of {largest}",
-                why=f"{state.number / largest:.0%} of the numbers are used.",
-                fix="Widen the table and the application's columns to 64 bits.",
+                value=f"{state.number} of {end}",
+                why=f"{state.number / end:.0%} of the numbers are used.{above}",
+                fix=more_numbers(state.largest, end),
             )
 
 
@@ -617,27 +657,35 @@ def connections(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
 def missing_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     if server.grants is None or _is_monitor(server, server.grants):
         return
-    needed = server.dialect.table_privileges("draw")
-    for name, table in server.tables.items():
-        if not isinstance(table.state, (ActiveTable, TicketError)):
-            continue
+    drawing = server.dialect.table_privileges("draw")
+    needed = {
+        name: drawing
+        for name, table in server.tables.items()
+        if isinstance(table.state, (ActiveTable, TicketError))
+    }
+    if server.marks_fault is None and _keeps_marks(server, pool):
+        needed[MARKS] = ("SELECT", "INSERT", "UPDATE")
+    granted: dict[str, set[str]] = {}  # by the fixes so far
+    for name, privileges in needed.items():
         has = _privileges(server.grants, server.database, name)
-        lacking = [p for p in needed if not {p, "ALL PRIVILEGES", "ALL"} & has]
-        if not lacking:
+        target = server.dialect.grant_target(server.database, name)
+        lacking = [p for p in privileges if not {p, "ALL PRIVILEGES", "ALL"} & has]
+        if not lacking or (name == MARKS and granted.get(target, set()).issuperset(lacking)):
             continue
         is_slow = lacking == [LOCK]
-        if is_slow and not _is_flickrs(table.state):
+        if is_slow and not _is_flickrs(server.tables[name].state):
             continue
+        granted.setdefault(target, set()).update(lacking)
         yield Finding(
             code="lock-not-granted" if is_slow else "grants-missing",
             severity="advice" if is_slow else "stops",
-            sequence=name,
+            sequence="" if name == MARKS else name,
             variable=f"grants on {name}",
             value=f"without {', '.join(lacking)}",
             why="Blocks are drawn ticket by ticket."
             if is_slow
             else "Draws fail, or the high-water marks cannot be kept.",
-            fix=f"GRANT {', '.join(lacking)} ON {server.dialect.grant_target(server.database, name)} TO {_user(server)}",
+            fix=f"GRANT {', '.join(lacking)} ON {target} TO {server.account}",
         )
 
 
@@ -670,7 +718,7 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
             variable=f"grants on {EVERYWHERE}",
             value=", ".join(sorted(anywhere)),
             why="A ticket user needs nothing outside its database.",
-            fix=f"REVOKE them from {_user(server)}.",
+            fix=f"REVOKE them from {server.account}.",
         )
     if here:
         yield Finding(
@@ -683,7 +731,7 @@ def too_many_grants(server: ServerInspection, pool: PoolInspection) -> Iterator[
                 "ALTER or a new table."
             ),
             fix=(
-                f"Nothing, if only migrations use {_user(server)}. If applications draw as this user, give migrations "
+                f"Nothing, if only migrations use {server.account}. If applications draw as this user, give migrations "
                 f"their own, and this one only what `sqla-tickets grants draw --on {server.kind}` prints."
             ),
         )
@@ -734,6 +782,8 @@ def stale_statistics(server: ServerInspection, pool: PoolInspection) -> Iterator
 
 #: The used parts of the numbers and of the connections that cause a finding.
 FULL_SEQUENCE_PART: Final = 0.7
+#: So few tickets are left in a growth's gap that clients may not learn in time where it ends.
+FEW_TICKETS: Final = MARKS_TIMING.margin_tickets
 FULL_CONNECTIONS_PART: Final = 0.8
 LOCK: Final = "LOCK TABLES"
 EVERYWHERE: Final = "*.*"
@@ -747,8 +797,13 @@ def _privileges(
     return {p for grant in grants if grant.covers(database, table) for p in grant.privileges}
 
 
-def _user(server: ServerInspection) -> str:
-    return server.dialect.quoted_user(server.server.engine.url.username)
+def _has_active(server: ServerInspection) -> bool:
+    return any(isinstance(table.state, ActiveTable) for table in server.tables.values())
+
+
+def _keeps_marks(server: ServerInspection, pool: PoolInspection) -> bool:
+    """Whether the server is to keep marks: it has peers, and tables in use."""
+    return len(pool.servers) > 1 and _has_active(server)
 
 
 def _is_flickrs(state: object) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .. import TableStatus, TicketError, TicketPool, TicketServer
 from ..dialects import Grant, TicketDialect, class_of
+from ..high_water.statements import rows_of
 from ..maintenance import operations, tombstones
 from ..maintenance.status import State, ask_tables, state_after
 from ..maintenance.tombstones import FoundTable
@@ -44,6 +45,7 @@ class ServerInspection:
         version: the server's version.
         variables: all global variables.
         status: its counters; ``Ssl_cipher`` is that of the session.
+        account: the user in a GRANT; empty if there are no users.
         grants: the user's grants; None if they are unknown, or come from roles.
         is_replica: whether it applies another server's writes; None if the user may not ask.
         replicas: the number of its replicas; None if the user may not ask.
@@ -53,6 +55,7 @@ class ServerInspection:
         larger_joined: where servers with a larger stride joined, by sequence: 0 if none has, None if unknown.
         far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
         node_fault: why it leases no node numbers although it has their table.
+        marks_fault: why it keeps no high-water marks: their table is missing, or this user may not read it.
         error: why it did not answer, or was not asked.
         state: its state after that error.
         cluster: the cluster that it shares with another server of the pool, in which case it was not asked.
@@ -63,6 +66,7 @@ class ServerInspection:
     version: tuple[int, ...] = ()
     variables: dict[str, str] = field(default_factory=dict[str, str])
     status: dict[str, str] = field(default_factory=dict[str, str])
+    account: str = ""
     grants: tuple[Grant, ...] | None = None
     is_replica: bool | None = None
     replicas: int | None = None
@@ -72,6 +76,7 @@ class ServerInspection:
     larger_joined: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
     far_horizons: tuple[int, int] = (0, 0)
     node_fault: TicketError | None = None
+    marks_fault: TicketError | None = None
     error: str | None = None
     state: State = "up"
     cluster: str | None = None
@@ -85,11 +90,15 @@ class ServerInspection:
     def database(self) -> str | None:
         return self.server.engine.url.database
 
-    @property
-    def identity(self) -> tuple[str | None, ...] | None:
-        """The server's identity, equal for two addresses of one running server."""
-        found = tuple(self.variables.get(n) for n in ("hostname", "port", "datadir", "started"))
-        return found if any(found) else None
+    def literal(self, text: str) -> str:
+        """A string literal in a statement that an operator runs."""
+        dialect = self.server.context.dialect
+        return dialect.script(dialect.statement(dialect.literal(text)))
+
+    def quoted(self, name: str) -> str:
+        """The name of a table in a statement that an operator runs."""
+        dialect = self.server.context.dialect
+        return dialect.script(dialect.statement(dialect.table(name)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,8 @@ def inspect_pool(
     """Inspect every server of the pool; one that is down has an error instead."""
     found = {server: _inspect_server(server) for server in pool.servers}
     answered = any(inspection.error is None for inspection in found.values())
-    names = sorted({*sequences, *(operations.names(pool) if answered else ())})
+    known = operations.names(pool, with_moved=True) if answered else set[str]()
+    names = sorted({*sequences, *known})
     by_name = {str(server): inspection for server, inspection in found.items()}
     for status in ask_tables(pool, names, ask_peers=True):
         by_name[status.server].statuses[status.sequence] = status
@@ -133,6 +143,7 @@ def inspect_pool(
         if inspection.error is None:
             inspection.far_horizons = _far_horizons(server, NodeLeases(pool).duration)
             inspection.node_fault = _node_fault(server)
+            inspection.marks_fault = _marks_fault(server)
     for inspection in found.values():
         inspection.tables = {
             name: inspection.tables[name] for name in names if name in inspection.tables
@@ -174,6 +185,20 @@ def _node_fault(server: TicketServer) -> TicketError | None:
         return None
 
 
+def _marks_fault(server: TicketServer) -> TicketError | None:
+    """Why a server keeps no high-water marks; None if it does, or that is unknown."""
+
+    def read(context: StatementContext) -> None:
+        statement, values = rows_of(context.dialect, context.stride, [""])
+        context.rows(statement, **values)
+
+    try:
+        server.read("", read)
+    except TicketError as error:
+        return error if error.kind in ("table_missing", "access_denied") else None
+    return None
+
+
 def _state(server: TicketServer, name: str) -> FoundTable | TicketError:
     try:
         return server.read(name, tombstones.inspect, name)
@@ -192,6 +217,7 @@ def _inspect_server(server: TicketServer) -> ServerInspection:
         )
         inspection.grants = context.dialect.user_grants(context.cursor, inspection.database)
         facts = context.dialect.facts(context.cursor)
+        inspection.account = facts.account
         inspection.variables, inspection.status = facts.variables, facts.status
         inspection.is_replica, inspection.replicas = facts.is_replica, facts.replicas
         for name, (engine, counter) in facts.engines.items():

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -294,7 +295,8 @@ def restore(
         {name: lines},
         lambda: [_restore(pool, name, servers, above)],
         following,
-        [f"run sqla-tickets create {name}, which begins above the peers' marks"] * bool(missing),
+        [f"run sqla-tickets create {shlex.quote(name)}, which begins above the peers' marks"]
+        * bool(missing),
         is_possible=not all(line.startswith(NOT_POSSIBLE) for line in raising),
     )
 
@@ -328,7 +330,7 @@ def _set_back(
 def _not_checked(name: str, on_shards: ShardIds) -> str:
     """The next step after a restore that read none of the sequence's ids."""
     again = f"the ids of {name!r} on the shards were not checked: run this again"
-    column = f"--column TABLE.COLUMN={name}"
+    column = f"--column TABLE.COLUMN={shlex.quote(name)}"
     if on_shards:
         return f"{again} with {column}"
     return f"{again}{EVERY_SHARD} (and {column}, if the column has another name)"
@@ -762,14 +764,18 @@ def _inspect(server: TicketServer, name: str) -> FoundTable:
 def _number(server: TicketServer, name: str, state: FoundTable) -> int:
     if state is None:
         raise TicketTableMissing(
-            f"there is no ticket table {name!r} on {server}: first run sqla-tickets create {name}"
+            f"there is no ticket table {name!r} on {server}: first run sqla-tickets create"
+            f" {shlex.quote(name)}"
         )
     if isinstance(state, Tombstone):
         advice = (
             "run the migration that closed it again, or name the pool that has the sequence now"
         )
         if state.end:
-            advice = f"remove that server from the configuration, or run sqla-tickets create {name}"
+            advice = (
+                "remove that server from the configuration, or run sqla-tickets create"
+                f" {shlex.quote(name)}"
+            )
         raise TicketTableError(
             f"the ticket table {name!r} on {server} {state.end or f'is closed ({state.kind})'}: {advice}"
         )

@@ -237,7 +237,8 @@ def _table_metrics(statuses: Sequence[TableStatus]) -> Iterator[Metric]:
         draws.add_metric(labels, s.draws)
         gauges["last_ticket"].add_metric(labels, number)
         gauges["lead"].add_metric(labels, number - least[s.pool, s.sequence])
-        gauges["capacity_ratio"].add_metric(labels, number / s.largest)
+        used = 1.0 if s.state == "used up" else number / s.largest
+        gauges["capacity_ratio"].add_metric(labels, used)
         is_old = s.breaker == "quarantined" or s.state in ("set back", "quarantined")
         gauges["quarantined"].add_metric(labels, is_old)
     for sequence, tickets in {(s.pool, s.sequence): s.buffered for s in statuses}.items():

@@ -389,11 +389,6 @@ class TicketDialect(ABC):
         raise TicketArgumentError(f"{cls.__name__} has no users to whom privileges are granted")
 
     @classmethod
-    def quoted_user(cls, user: str | None) -> str:
-        """A user's name in a GRANT."""
-        return f'"{user}"'
-
-    @classmethod
     def grant_target(cls, database: str | None, table: str) -> str:
         """The text after ON in a GRANT for a ticket table, or for all tables if ``table`` is ``*``."""
         return "ALL TABLES IN SCHEMA" if table == "*" else f'"{table}"'

@@ -39,6 +39,7 @@ class ServerFacts:
     Attributes:
         variables: all global variables.
         status: its counters; ``Ssl_cipher`` is that of the session.
+        account: the connected user in a GRANT, quoted; empty if there are no users.
         is_replica: whether it applies another server's writes; None if the user may not ask.
         replicas: the number of its replicas; None if the user may not ask.
         engines: the storage engine of each table, and the next number of its AUTO_INCREMENT, where it has one.
@@ -46,6 +47,7 @@ class ServerFacts:
 
     variables: dict[str, str] = field(default_factory=dict[str, str])
     status: dict[str, str] = field(default_factory=dict[str, str])
+    account: str = ""
     is_replica: bool | None = None
     replicas: int | None = None
     engines: dict[str, tuple[str, int | None]] = field(

@@ -256,6 +256,9 @@ class MySQL(TicketDialect):
         facts.variables = _pairs(cursor, "SHOW GLOBAL VARIABLES")
         facts.status = _pairs(cursor, "SHOW GLOBAL STATUS")
         facts.status |= _pairs(cursor, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        ((account,),) = rows_of(cursor, "SELECT CURRENT_USER()")
+        user, _, host = (part.replace("'", "''") for part in str(account).rpartition("@"))
+        facts.account = f"'{user}'@'{host}'"
         facts.is_replica, facts.replicas = _replication(cursor)
         if "information_schema_stats_expiry" in facts.variables:
             cursor.execute("SET SESSION information_schema_stats_expiry = 0", ())
@@ -303,10 +306,6 @@ class MySQL(TicketDialect):
             for on, what in privileges.items()
             if what
         ]
-
-    @classmethod
-    def quoted_user(cls, user: str | None) -> str:
-        return f"'{user}'"
 
     @classmethod
     def grant_target(cls, database: str | None, table: str) -> str:

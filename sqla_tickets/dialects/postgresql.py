@@ -124,11 +124,10 @@ class PostgreSQL(TicketDialect):
         facts = ServerFacts()
         rows = rows_of(cursor, "SELECT name, setting FROM pg_settings")
         facts.variables = {str(name): str(value) for name, value in rows}
-        ((recovering, started),) = rows_of(
-            cursor, "SELECT pg_is_in_recovery(), CAST(pg_postmaster_start_time() AS text)"
+        ((recovering, user),) = rows_of(
+            cursor, "SELECT pg_is_in_recovery(), quote_ident(current_user)"
         )
-        facts.is_replica = bool(recovering)
-        facts.variables["started"] = str(started)
+        facts.is_replica, facts.account = bool(recovering), str(user)
         ((used,),) = rows_of(
             cursor, "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'c%'"
         )

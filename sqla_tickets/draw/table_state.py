@@ -298,7 +298,8 @@ class TicketTable:
             n: how many tickets are to be drawn; 0 if they were.
         """
         beginning = f"the sequence {self.name!r} on {server} is at {self.fence}"
-        beyond = f"{n} more tickets would exceed" if n else "this draw's tickets exceed"
+        more = "one more ticket" if n == 1 else f"{n} more tickets"
+        beyond = f"{more} would exceed" if n else "this draw's tickets exceed"
         if self.joined is not None and self.joined.above < self.largest:
             above, stride = self.joined
             return TicketsExhausted(

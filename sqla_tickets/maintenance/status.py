@@ -23,6 +23,7 @@ State = Literal[
     "read-only",
     "set back",
     "quarantined",
+    "used up",
     "no table",
     "retired",
     "growing",
@@ -39,11 +40,13 @@ _STATES: Final[dict[str, State]] = {
     "deadlock": "busy",
     "killed": "busy",
     "lock_timeout": "busy",
+    "overloaded": "busy",
     "too_many_connections": "busy",
     "read_only": "read-only",
     "duplicate_number": "quarantined",
     "regression": "quarantined",
     "residue": "quarantined",
+    "exhausted": "used up",
     "table_missing": "no table",
     "retired": "retired",
     "growing": "growing",
@@ -70,6 +73,7 @@ class TableStatus:
         high_water_mark: the largest ticket that the server's peers know of; None if none reported a mark. If the last
             ticket is below it, the server was set back.
         largest: the largest ticket that the table's column can hold.
+        ends_at: the largest ticket that may be returned: ``largest``, or where servers with a larger stride joined.
         layout: the table's layout; None before it was inspected.
         is_foreign: whether the table has no metadata: another program created it.
         rate: tickets a second of all clients together; None if it was not measured.
@@ -92,6 +96,7 @@ class TableStatus:
     lead: int | None = None
     high_water_mark: int | None = None
     largest: int = largest_ticket(64)
+    ends_at: int = largest_ticket(64)
     layout: LayoutName | None = None
     is_foreign: bool = False
     rate: float | None = None
@@ -106,7 +111,7 @@ class TableStatus:
         """How many tickets the server can still issue; None when not up."""
         if self.last_ticket is None:
             return None
-        return max(0, self.largest - self.last_ticket) // self.stride
+        return max(0, self.ends_at - self.last_ticket) // self.stride
 
     @property
     def bits(self) -> int:
@@ -156,6 +161,7 @@ def ask_tables(
     failed: dict[TicketServer, TicketError] = {}
     read_only: dict[TicketServer, bool] = {}
     for name in sorted(sequences):
+        asked: list[tuple[TicketServer, TicketTable, int | TicketError]] = []
         for server in pool.servers:
             table = server.table(name)  # it is known from now on, whatever comes of it
             last = failed.get(server) or _last_ticket(server, name)
@@ -170,7 +176,9 @@ def ask_tables(
                 failed[server] = last  # else it is about the table
                 if ask_peers:
                     server.ask_peers(table)
-            found.append(_status(pool, server, table, last, read_only.get(server, False)))
+            asked.append((server, table, last))
+        # when all have answered, as any of them may show where servers joined
+        found += [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
     return _with_leads(found)
 
 
@@ -204,20 +212,24 @@ def _status(
     read_only: bool,
 ) -> TableStatus:
     up = isinstance(last, int)
+    state = _state(server, table, last, read_only)
     reason = table.quarantine or server.breaker.reason or table.breaker.reason
     error = reason if up else last
+    if up and state == "used up":
+        error = table.exhausted(server, 1)
     return TableStatus(
         pool=pool.name,
         sequence=table.name,
         server=str(server),
         stride=pool.stride,
         offset=server.context.offset,
-        state=_state(server, table, last, read_only),
+        state=state,
         up=up,
         is_read_only=up and read_only,
         last_ticket=last if isinstance(last, int) else None,
         high_water_mark=table.largest_mark or None,
         largest=table.largest,
+        ends_at=table.ends_at,
         layout=table.layout.name if table.layout else None,
         is_foreign=up and table.metadata is None,
         buffered=pool.buffered(table.name),
@@ -236,13 +248,16 @@ def state_after(error: TicketError) -> State:
 def _state(
     server: TicketServer, table: TicketTable, last: int | TicketError, read_only: bool
 ) -> State:
-    error = last if isinstance(last, TicketError) else table.quarantine
-    if error is not None:
-        return state_after(error)
-    if not isinstance(last, TicketError) and _is_refused(last, table.stride, table.largest_mark):
+    if isinstance(last, TicketError):
+        return state_after(last)
+    if table.quarantine is not None:
+        return state_after(table.quarantine)
+    if _is_refused(last, table.stride, table.largest_mark):
         # after a client has noticed, the peers' marks are above all that it has issued
         return "quarantined" if server.is_raised_fence(table.largest_mark) else "set back"
-    return "read-only" if read_only else "up"
+    if read_only:
+        return "read-only"
+    return "used up" if last + table.stride > table.ends_at else "up"
 
 
 def _is_refused(last: int, stride: int, mark: int) -> bool:

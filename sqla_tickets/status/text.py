@@ -6,6 +6,7 @@ The command line prints them, and the HTTP service's page shows them.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from ..connect.failures import IS_IT_RUNNING
 from ..dialects import find_class
 from ..high_water.timing import TIMING
 from ..maintenance.status import State, TableStatus
+from ..tables.new_table import largest_ticket
 
 #: How many names a list has.
 SHOWN_NAMES: Final = 5
@@ -22,7 +24,7 @@ Level = Literal["bad", "warning", "advice", "well"]
 
 def is_drawn_from(s: TableStatus) -> bool:
     """Whether the server issues tickets of the sequence."""
-    return s.state == "up" and bool(s.capacity_left)
+    return s.state == "up"
 
 
 class Verdict(NamedTuple):
@@ -57,9 +59,8 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
-    has_unfit = any(
-        s.state in ("unfit", "growing") for s in statuses
-    )  # clients configured otherwise may draw
+    # clients configured otherwise may draw
+    has_unfit = any(s.state in ("unfit", "growing") or _is_at_gap(s) for s in statuses)
     if not wanted and not ill:
         ids = "There are no sequences: create one, or name a foreign table."
         if statuses:
@@ -96,6 +97,11 @@ def few_of(names: Sequence[str]) -> str:
     return ", ".join(few) + (f" and {more} more" if more > 0 else "")
 
 
+def _is_at_gap(s: TableStatus) -> bool:
+    """Whether the numbers are used up only for this configuration, as the pool grows."""
+    return s.state == "used up" and s.ends_at < s.largest
+
+
 #: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
@@ -113,9 +119,32 @@ _REMEDIES: Final[dict[State, str]] = {
 _OF_THE_SERVER: Final = ("down", "no database", "read-only")
 
 
-def remedy(state: State, sequence: str) -> str:
-    """What to do about a sequence's table in a state; empty if its status must be known, too."""
-    return _REMEDIES.get(state, "").format(sequence=sequence)
+def remedy(state: State, sequence: str, offset: int) -> str:
+    """What to do about a server, or a sequence's table on it, in a state; empty if its status must be known, too."""
+    if state == "down":
+        return started_again(offset)
+    if state == "no database":
+        return new_or_restored(offset)
+    if state == "read-only":
+        return writes_again("switch off the setting that sqla-tickets doctor names", offset)
+    return _REMEDIES.get(state, "").format(sequence=shlex.quote(sequence))
+
+
+def more_numbers(largest: int, ends_at: int) -> str:
+    """What to do about a table with few numbers left, or none.
+
+    Args:
+        largest: the largest ticket that it can issue.
+        ends_at: where servers with a larger stride joined, or the same.
+    """
+    if ends_at < largest:
+        return (
+            "Give every client the configuration with all servers, then run sqla-tickets grow --finish with that"
+            " configuration."
+        )
+    if largest < largest_ticket(64):
+        return "Widen the table and the application's columns to 64 bits."
+    return "Begin another sequence."
 
 
 #: What a command needs to read the shards if none are configured; it follows the command's name.
@@ -134,18 +163,14 @@ def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) ->
 
 def _problem(s: TableStatus, with_shards: str) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
-    fix = remedy(s.state, s.sequence)
-    if s.state == "down":
-        fix = started_again(s.offset)
-    elif s.state == "no database":
-        fix = new_or_restored(s.offset)
+    fix = remedy(s.state, s.sequence, s.offset)
+    why = without_advice(in_short(str(s.error), s.server, s.sequence), s.state)
     if s.state == "read-only":
         why = "It answers, but takes no writes."
-        fix = writes_again("switch off the setting that sqla-tickets doctor names", s.offset)
     elif s.state in ("set back", "quarantined"):
         why, fix = set_back(s), restoration(s, with_shards)
-    else:
-        why = without_advice(in_short(str(s.error), s.server, s.sequence), s.state)
+    elif s.state == "used up":
+        fix = more_numbers(s.largest, s.ends_at)
     return Problem(
         s.state.upper(),
         "bad",
@@ -163,6 +188,8 @@ def without_advice(why: str, state: State) -> str:
         return why
     if state == "down":  # the reason about a certificate is not advice
         return f"{why.removesuffix(f': {IS_IT_RUNNING}').rstrip('.')}."
+    if state == "used up":  # the advice is a sentence
+        return f"{why.rpartition('. ')[0] or why.rstrip('.')}."
     return f"{why.rpartition(': ')[0] or why}."
 
 
@@ -210,7 +237,8 @@ class Problem(NamedTuple):
     def reason(self) -> tuple[str, ...]:
         """A key that is equal for problems with one reason, whatever the sequence and its numbers."""
         names = "|".join(re.escape(name) for name in (self.column, self.sequence) if name)
-        own = re.compile(rf"\b(?:{names})\b|\d[\d,]*" if names else "(?!)")
+        # a command has quotes around some names only
+        own = re.compile(rf"'?\b(?:{names})\b'?|\d[\d,]*" if names else "(?!)")
         return self.label, self.where, *(own.sub("", part) for part in self[3:6])
 
 
@@ -299,7 +327,7 @@ def _restored_apart(offset: int) -> str:
 
 def in_short(error: str, server: str, sequence: str) -> str:
     """A message without the server and the table, which are shown above it."""
-    table = rf"(?:the (?:ticket )?table {re.escape(repr(sequence))} on )?"
+    table = rf"(?:the (?:(?:ticket )?table|sequence) {re.escape(repr(sequence))} on )?"
     what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
     if found and not re.match(rf"{table}{re.escape(server)}: ", error):
         what = f"It {what}"

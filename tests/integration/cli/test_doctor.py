@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.pool import NullPool
 
 from sqla_tickets import (
     NodeLeases,
@@ -27,7 +30,7 @@ from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import resize, tombstones
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting, until
-from tests.support.servers import USER, MySQLLike, PostgreSQL, ServerFixtures
+from tests.support.servers import PASSWORD, USER, MySQLLike, PostgreSQL, ServerFixtures
 from tests.support.servers.ports import free_port
 
 pytestmark = pytest.mark.every_case
@@ -327,6 +330,19 @@ def test_a_server_with_the_wrong_options(
     assert found["table-missing"].value == "missing"
 
 
+@MARIADB
+def test_old_release_without_a_counter_in_memory(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """The layout 'counter' is the other remedy."""
+    url = servers.fresh_database(servers.new_mariadb("--version=10.1.48-MariaDB"))
+    pool = open_pool([url])
+    pool.create_table("photos", layout="counter")
+    assert "old-version" not in {f.code for f in examine(pool)}
+    run(url, FLICKRS_TABLE.format(name="Tickets64", engine="InnoDB"))
+    assert "old-version" in {f.code for f in examine(pool, ["Tickets64"])}
+
+
 @pytest.mark.ticket_servers("mysql")
 def test_a_member_of_a_group(servers: ServerFixtures, open_pool: OpenPool, pair: Pair) -> None:
     """Of one, as every group is at its beginning; only one of several primaries sets increments."""
@@ -413,6 +429,22 @@ def test_a_server_that_is_down(pair: Pair) -> None:
     assert (finding.code, finding.severity) == ("unreachable", "stops")
     assert str(pair.urls[1].port) in finding.server
     assert "that it is running" not in finding.why, "what to do is in `fix`"
+    assert "sqla-tickets restore --offset 2" in finding.fix
+
+
+@MARIADB
+def test_a_server_that_is_full(servers: ServerFixtures, open_pool: OpenPool) -> None:
+    """It is not down: `status` and `doctor` give the same advice."""
+    full = servers.new_mariadb("--max-user-connections=1")
+    urls = [servers.fresh_database(servers.mariadb(0)), servers.fresh_database(full)]
+    with TicketPool(urls) as creating:
+        creating.create_table("photos")
+    with create_engine(urls[1], poolclass=NullPool).connect():
+        found = [f for f in examine(open_pool(urls)) if f.code == "unreachable"]
+        status = run_cli("status", *options(urls), "--over", 0)
+    assert [f.server[-2] for f in found] == ["2"]
+    assert found[0].fix.startswith("Wait. If it lasts, end the session")
+    assert found[0].fix in " ".join(status.text.split())
 
 
 @pytest.mark.ticket_servers("postgresql")
@@ -487,6 +519,26 @@ def test_a_conversion_that_has_not_ended(pool: TicketPool) -> None:
     assert "(offset 2)" in finding.server
 
 
+def test_a_conversion_that_has_closed_every_server(pool: TicketPool) -> None:
+    """No table is left whose metadata names the sequence."""
+    for server in pool.servers:
+        end = tombstones.Destination("converting", "default", "photos")
+        server.do("photos", tombstones.close, "photos", end)
+    found = [f for f in examine(pool) if f.check == "tables"]
+    assert [(f.code, f.value) for f in found] == [("table-closed", "converting")] * 2
+
+
+def test_a_move_that_has_closed_some_servers(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    """It is unfinished until the last one; then a server that had no table misses none."""
+    end = tombstones.Destination("moved", "media", "photos")
+    pool.servers[0].do("photos", tombstones.close, "photos", end)
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert (finding.code, finding.value) == ("table-closed", "moved")
+    assert finding.server == str(pool.servers[0])
+    run(ticket_urls[1], "DROP TABLE photos")
+    assert [f for f in examine(pool) if f.check == "tables"] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "why"),
     [
@@ -501,6 +553,35 @@ def test_a_table_that_nothing_replaces(
     pool.servers[1].do("photos", tombstones.close, "photos", end)
     (finding,) = [f for f in examine(pool) if f.check == "tables"]
     assert (finding.code, finding.value, finding.why[: len(why)]) == (code, kind, why)
+
+
+def test_names_in_advice_are_quoted(pool: TicketPool, ticket_urls: list[URL]) -> None:
+    """For the shell, and for the server."""
+    name = "o'brien % photos"
+    pool.create_table(name)
+    (table,) = (server.context.dialect.quoted(name) for server in pool.servers[:1])
+    run(ticket_urls[0], f"DROP TABLE {table}")
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert shlex.split(finding.fix) == ["sqla-tickets", "create", name]
+    assert run_cli(*shlex.split(finding.fix)[1:], *options(ticket_urls)).code == 0
+    pool._marks.flush()
+    with raw_cursor(ticket_urls[0]) as cursor:
+        cursor.execute(f"UPDATE {MARKS} SET mark = {2**62} WHERE sequence LIKE '%brien%'")
+    (forged,) = [f for f in examine(pool) if f.code == "impossible-mark"]
+    with raw_cursor(ticket_urls[0]) as cursor:
+        cursor.execute(forged.fix.partition(";")[0])
+        assert cursor.rowcount == 1
+    assert [f for f in examine(pool) if f.code == "impossible-mark"] == []
+
+
+@contextlib.contextmanager
+def raw_cursor(url: URL) -> Iterator[DBAPICursor]:
+    """A driver's cursor, which takes a statement as an operator types it."""
+    engine = create_engine(url, poolclass=NullPool)
+    connection = engine.raw_connection()
+    yield connection.cursor()
+    connection.commit()
+    connection.close()
 
 
 def test_numbers_that_run_out(pool: TicketPool) -> None:
@@ -527,6 +608,63 @@ def test_grants_that_are_missing(pair: Pair) -> None:
     assert f"GRANT UPDATE, DELETE ON `{pair.urls[0].database}`.* TO '{USER}'" in finding.fix
     grant_only(pair.first, pair.urls[0], "SELECT", "INSERT", "UPDATE", "DELETE")
     assert pair.only("lock-not-granted").severity == "advice"
+
+
+@MYSQL_LIKE
+def test_grants_are_for_the_account_of_the_connection(
+    pair: Pair, open_pool: OpenPool, ticket_kind: str
+) -> None:
+    """As the server knows it: with its host, and whatever file the user's name comes from."""
+    database, name = pair.urls[0].database, f"o'{pair.urls[0].database}"
+    with pair.first.administrator() as cursor:
+        cursor.execute("CREATE USER %s@'127.0.0.%%' IDENTIFIED BY %s", [name, PASSWORD])
+        cursor.execute(f"GRANT SELECT ON `{database}`.* TO %s@'127.0.0.%%'", [name])
+        try:
+            url = pair.urls[0].set(username=name, host="127.0.0.1")
+            pool = open_pool([url, pair.urls[1]])
+            (finding,) = [f for f in examine(pool) if f.code == "grants-missing"]
+            assert finding.fix.endswith(f"TO 'o''{database}'@'127.0.0.%'")
+            cursor.execute(finding.fix)
+            assert examine(pool) == []
+        finally:
+            cursor.execute("DROP USER %s@'127.0.0.%%'", [name])
+
+
+@MARIADB
+def test_marks_that_are_not_granted(pair: Pair, open_pool: OpenPool) -> None:
+    name, database = f"drawing_{pair.urls[0].database}", pair.urls[0].database
+    with pair.first.administrator() as cursor:
+        cursor.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{PASSWORD}'")
+        cursor.execute(f"GRANT LOCK TABLES ON `{database}`.* TO '{name}'@'%'")
+        cursor.execute(
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.photos TO '{name}'@'%'"
+        )
+        try:
+            pool = open_pool([pair.urls[0].set(username=name), pair.urls[1]])
+            (finding,) = examine(pool)
+            assert (finding.code, finding.value) == ("marks-missing", "not readable")
+            cursor.execute(f"GRANT SELECT ON `{database}`.{MARKS} TO '{name}'@'%'")
+            (finding,) = examine(pool)
+            assert (finding.code, finding.variable) == ("grants-missing", f"grants on {MARKS}")
+            assert finding.value == "without INSERT, UPDATE"
+        finally:
+            cursor.execute(f"DROP USER '{name}'@'%'")
+
+
+def test_marks_that_are_missing(ticket_urls: list[URL], pool: TicketPool) -> None:
+    """Then no process can learn that the server's peer was set back."""
+    before = [f.code for f in examine(pool)]
+    run(ticket_urls[0], f"DROP TABLE {MARKS}")
+    (finding,) = [f for f in examine(pool) if f.code not in before]
+    assert (finding.code, finding.severity, finding.value) == (
+        "marks-missing",
+        "repeats",
+        "missing",
+    )
+    assert finding.server == str(pool.servers[0])
+    assert finding.fix == "sqla-tickets create photos"
+    assert run_cli("create", "photos", *options(ticket_urls)).code == 0
+    assert [f.code for f in examine(pool)] == before
 
 
 @MYSQL_LIKE

@@ -27,6 +27,7 @@ from sqla_tickets import (
     TicketsExhausted,
     TicketTableError,
 )
+from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations, resize
 from sqla_tickets.maintenance.handle import TableHandle
 from tests.support.command_line import options, run_cli
@@ -38,6 +39,7 @@ from tests.support.draws import (
     grant_only,
     mysql_like,
     run,
+    until,
 )
 from tests.support.fault_injection import BetweenStatements, StatementCounter
 from tests.support.servers import ServerFixtures
@@ -388,6 +390,40 @@ def test_growth_under_way_is_shown_with_the_new_configuration(
         assert text.count("This pool has the stride 4, the table 2. ") == 2
         assert text.count("Do: If the pool grows, run sqla-tickets grow --finish when every") == 2
         assert "that is expected" not in text
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb")
+def test_gap_that_is_used_up_is_shown_by_every_command(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The column has numbers left, but they are the joined servers'."""
+    old = open_pool(urls[:2], 2)
+    old.create_table("photos")
+    resize.begin(old, open_pool(urls, 4), "photos", gap=200)
+    with pytest.raises(TicketsExhausted, match="stride=4"):
+        until(lambda: old.next_id("photos") < 0)
+    on = options(urls[:2])
+    status = run_cli("status", *on, "--over", 0)
+    assert status.code == 1
+    assert status.text.startswith(
+        "2 of 2 ticket servers are USED UP. This configuration gets no ids."
+    )
+    text = " ".join(status.text.split())
+    assert text.count("above which servers with a stride of 4 issue tickets. Do: Give every") == 2
+    assert text.count("then run sqla-tickets grow --finish") == 2
+    listed = run_cli("status", *on, "--over", 0, "--json").json["status"]
+    assert {(s["state"], s["capacity_left"], s["bits"]) for s in listed} == {("used up", 0, 64)}
+    examined = run_cli("doctor", *on, "--json").json["findings"]
+    used = [f for f in examined if f["code"] == "numbers-used"]
+    assert [f["sequence"] for f in used] == ["photos", "photos"]
+    assert all("grow --finish" in f["fix"] for f in used)
+    metrics = run_cli("metrics", *on)
+    ratios = re.findall(r"^sqla_tickets_capacity_ratio{.*} (.*)$", metrics.text, re.MULTILINE)
+    assert metrics.code == 1
+    assert len(ratios) == 2
+    assert all(0.9 < float(ratio) <= 1 for ratio in ratios)
+    run(urls[1], f"DELETE FROM {MARKS} WHERE stride = 4")  # as in a backup: one server shows it
+    assert run_cli("status", *on, "--over", 0).text.startswith("2 of 2 ticket servers are USED UP.")
 
 
 @pytest.mark.ticket_servers("sqlite", "mariadb")

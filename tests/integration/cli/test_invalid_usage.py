@@ -24,6 +24,7 @@ INVALID = [
     ),
     ("grow", "--add", "sqlite:///c.db", "--finish"),
     ("grow",),
+    ("status", "--watch", "--json"),
     *(("restore", "photos", "--margin", given) for given in NO_NUMBERS),
     *(("restore", "photos", "--offset", given) for given in (*NO_NUMBERS, "0", "65536")),
     *(("raise", "photos", "--above", given) for given in (*NO_NUMBERS, str(2**63 - 1))),

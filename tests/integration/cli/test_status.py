@@ -23,6 +23,7 @@ from sqla_tickets import (
     TicketIntegrityError,
     TicketPool,
     TicketServer,
+    TicketsExhausted,
 )
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.draw.table_state import TicketTable
@@ -173,6 +174,28 @@ def test_a_table_at_the_number_that_peers_refuse_is_up(
     assert run_cli("status", *on, "--over", 0).code == 0
     pool.unquarantine("photos")
     assert first.draw("photos", 1)[0][0] > refused()
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+@pytest.mark.parametrize(
+    ("bits", "fix"),
+    [(32, "Widen the table and the application's columns"), (64, "Begin another sequence.")],
+)
+def test_sequence_without_a_number_left_is_used_up(
+    ticket_urls: list[URL], open_pool: OpenPool, on: list[str], bits: int, fix: str
+) -> None:
+    """The servers answer, but every draw fails."""
+    pool = open_pool(ticket_urls)
+    end = 2**32 - 1 if bits == 32 else 2**63 - 1
+    pool.create_table("photos", bits=bits, start=end - 9)
+    assert run_cli("status", *on, "--over", 0).code == 0
+    with pytest.raises(TicketsExhausted):
+        until(lambda: pool.next_id("photos") < 0)
+    done = run_cli("status", *on, "--over", 0)
+    assert done.code == 1
+    assert done.text.startswith("2 of 2 ticket servers are USED UP. No ids are issued.")
+    assert " ".join(done.text.split()).count(f"largest that its column holds. Do: {fix}") == 2
+    assert {s.state for s in pool.status()} == {"used up"}
 
 
 @pytest.mark.ticket_servers("sqlite")

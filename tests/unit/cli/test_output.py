@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from sqla_tickets import TableStatus
-from sqla_tickets.cli.audit import Anomaly, Report
+from sqla_tickets.cli.audit import Anomaly, Report, not_read
 from sqla_tickets.cli.doctor import Finding
 from sqla_tickets.cli.output import FIRST_TO_GO, audit_view, findings_table, status_view
 from sqla_tickets.connect.failures import IS_IT_RUNNING
@@ -109,6 +109,11 @@ CASES: list[tuple[State, str, str]] = [
         "In each process that still draws",
     ),
     ("closed", f"the ticket table 'NAME' on {SERVERS[1]} is converted: run it", "migration again"),
+    (
+        "used up",
+        f"the sequence 'NAME' on {SERVERS[1]} is at 9: its tickets would exceed 9. Widen it",
+        "Begin another sequence.",
+    ),
 ]
 
 
@@ -203,6 +208,22 @@ def test_audit_groups_servers_findings_of_columns_with_anomalies() -> None:
     assert said.endswith(f"Do restore. The same for {NAMES[1]}.id, {NAMES[2]}.id.")
 
 
+def test_names_in_advice_are_quoted_for_the_shell() -> None:
+    """The advice about a name in quotes is still the same advice."""
+    error = f"{SERVERS[1]} has no ticket table 'NAME': create it"
+    text = shown(status_view(of(["my photos", "people"], "no table", error), [], 2), 200)
+    assert "sqla-tickets create 'my photos'" in text
+    assert "The same for people." in text
+
+
+def test_audit_says_nothing_good_about_ids_that_were_not_read() -> None:
+    read = Report("photos.id", "photos", rows=3, largest=5)
+    for reports, good in (([read, not_read("people")], 1), ([not_read("people")], 0)):
+        text = shown(audit_view(reports))
+        assert text.count("No duplicate ids") == good
+        assert text.count("people") == 3, "one anomaly: of what, why, and what to do"
+
+
 def test_each_reason_has_its_finding() -> None:
     empty, other = (
         f"the ticket table 'NAME' on {SERVERS[1]} {why}" for why in ("is empty", "fits not")
@@ -240,8 +261,9 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
         ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids are issued for b."),
         ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. This configuration gets no ids."),
         ([record("a", 1, "busy"), record("a", 2, "down")], "1 of 2 ticket servers is BUSY, 1 is DOWN. Draws of a wait for a server that is BUSY."),
-        ([record("a", 1, largest=1), record("a", 2)], "2 of 2 ticket servers are UP. Ids are issued."),
-        ([record("a", 1, largest=1)], "2 of 2 ticket servers are UP. No ids are issued."),
+        ([record("a", 1, "used up"), record("a", 2)], "1 of 2 ticket servers is USED UP. Ids are still issued."),
+        ([record("a", 1, "used up")], "1 of 2 ticket servers is USED UP. No ids are issued."),
+        ([record("a", 1, "used up", ends_at=9)], "1 of 2 ticket servers is USED UP. This configuration gets no ids."),
     ],
 )  # fmt: skip
 def test_the_first_line_is_a_verdict(statuses: list[TableStatus], verdict: str) -> None:
