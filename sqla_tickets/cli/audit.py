@@ -282,6 +282,12 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
             fix = (
                 f"Create it, by a migration or sqla-tickets create {shlex.quote(report.sequence)}."
             )
+            if isinstance(state, Tombstone) and state.kind == "moved":
+                reason = f"the sequence is now {state.sequence!r} of the pool {state.pool!r}"
+                fix = (
+                    f"Audit it there: --pool {shlex.quote(state.pool)} --column"
+                    f" TABLE.COLUMN={shlex.quote(state.sequence)}."
+                )
             if isinstance(state, Tombstone) and state.end:
                 reason = f"its table {state.end}"
             if isinstance(state, Tombstone) and state.kind == "retired":

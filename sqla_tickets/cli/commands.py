@@ -319,7 +319,8 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
     if not names and not (or_nodes and numbering.is_divided(pool.servers)):
         servers = ", ".join(map(str, pool.servers))
         raise TicketArgumentError(
-            f"no ticket table was found on {servers}: run `sqla-tickets status`, or name the sequences"
+            f"no ticket table was found on {servers}: run `sqla-tickets status`, name the sequences, or name another"
+            " pool with --pool"
         )
     return names
 

@@ -74,7 +74,7 @@ def execute(
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
     with spinner(asked):
-        done = _Outcome() if dry_run else _carry_out(plans)
+        done = _Outcome() if dry_run else _carry_out_or_say_so(plans)
     following = _next_steps(plans, done)
     failures = [f"{names}: {without_passwords(str(error))}" for names, error in done.failures]
     if as_json:
@@ -115,6 +115,21 @@ def _is_agreed() -> bool:
     """Ask on the output that the user sees; `input` would ask on stderr only."""
     click.echo("Do this? It cannot be undone. [y/N] ", nl=False, err=sys.stderr.isatty())
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _carry_out_or_say_so(plans: Sequence[Plan]) -> _Outcome:
+    """Run the plans.
+
+    Raises:
+        TicketError: the only plan failed completely, or the user interrupted them.
+    """
+    try:
+        return _carry_out(plans)
+    except KeyboardInterrupt:
+        raise TicketError(
+            "interrupted. Some steps may be done, and draws may fail until the others are: run the same command"
+            " again, which does the remaining steps"
+        ) from None
 
 
 def _carry_out(plans: Sequence[Plan]) -> _Outcome:

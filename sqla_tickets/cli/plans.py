@@ -182,6 +182,8 @@ def create(
             raise state
         if state is None:
             lines.append(f"create {name!r} on {server}, {bits} bits, with no ticket below {start}")
+        elif isinstance(state, Tombstone) and not state.end:
+            lines.append(f"{NOT_POSSIBLE}: {name!r} on {server} is closed ({state.kind})")
         elif isinstance(state, Tombstone):
             lines.append(
                 f"create {name!r} on {server} above {state.high_water}, where it was {state.kind}"

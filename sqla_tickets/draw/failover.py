@@ -141,7 +141,7 @@ class Failover:
         ):  # each retry of a table that does not fit finds the same
             is_news = table.is_news(error)
         level = logging.WARNING if is_news else logging.INFO
-        log.log(level, "drawing from the next ticket server: %s", error)
+        log.log(level, "a draw has failed, and goes on to the next ticket server: %s", error)
 
     def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
         reasons = "; ".join(map(str, failures.values()))

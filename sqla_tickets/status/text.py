@@ -108,8 +108,9 @@ _REMEDIES: Final[dict[State, str]] = {
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
-    "growing": "If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If not,"
-    " give this process the table's stride.",
+    "growing": "If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If it has"
+    " grown, the server came back from an older backup, and needs that command again. Else give this process the table's"
+    " stride.",
     "unfit": "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs,"
     " order of the servers, stride). Never edit the metadata.",
     "moved": "In each process that still draws from this pool, configure the pool that now has the sequence.",

@@ -159,14 +159,15 @@ def _numbered_otherwise(
     )
     if stride > context.stride and stride % context.stride == 0:
         advice = (
-            f"This pool's stride is {context.stride} and the table's {stride}, because the pool has grown: give this "
-            f"process the new list of servers, and stride={stride}"
+            f"This pool's stride is {context.stride} and the table's {stride}: give this process stride={stride}, and "
+            f"the new list of servers if the pool has grown"
         )
     elif stride < context.stride and context.stride % stride == 0:
         kind = "growing"
         advice = (
             f"This pool has the stride {context.stride}, the table {stride}: that is expected while the pool grows, "
-            f"until sqla-tickets grow --finish; otherwise give this process stride={stride}"
+            f"until sqla-tickets grow --finish. If the pool has grown, this server has come back from an older backup, "
+            f"and needs that command again. If it has not, give this process stride={stride}"
         )
     expected = TableMetadata(layout, context.stride, context.offset)
     error = TicketTableError(

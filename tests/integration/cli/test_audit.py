@@ -23,6 +23,7 @@ from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.cli import shards as shards_
 from sqla_tickets.cli.audit import audit
 from sqla_tickets.cli.shards import Shard, TicketColumn
+from sqla_tickets.maintenance import operations
 from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, run
 from tests.support.servers import ServerFixtures
@@ -448,3 +449,25 @@ def test_models_of_several_pools_are_read_for_one(
     models = ("--models", "models_of_pools:metadata", "--shard", shard.render_as_string(False))
     done = run_cli("audit", *on, "--pool", name, *models, "--json")
     assert [(r["column"], r["anomalies"]) for r in done.json["audit"]] == [(f"{sequence}.id", [])]
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_sequence_that_has_moved_is_audited_where_it_is(
+    ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, on: list[str]
+) -> None:
+    """No advice creates it again."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    with TicketPool(
+        [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(2)], name="media"
+    ) as media:
+        operations.move(pool, "photos", media)
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(shard, "CREATE TABLE photos (id INTEGER PRIMARY KEY)")
+    done = run_cli("audit", *on, "--shard", str(shard), "--column", "photos.id")
+    shown = " ".join(done.text.split())
+    assert "--pool media --column TABLE.COLUMN=photos" in shown
+    assert "create" not in shown
+    planned = run_cli("create", "photos", *on, "--dry-run")
+    assert planned.code == 1
+    assert "NOT POSSIBLE: 'photos'" in planned.text

@@ -301,7 +301,8 @@ def test_grow_finish_after_a_kill_between_close_and_open(
     finish = ("grow", "--finish", "--quiet", "0", *options(urls))
     with monkeypatch.context() as patch:
         patch.setattr(TableHandle, "open", open_or_die)
-        assert run_cli(*finish).code == 1  # as click ends with a Ctrl-C
+        interrupted = run_cli(*finish)
+        assert (interrupted.code, "run the same command again" in interrupted.text) == (3, True)
     if killed_at == 2:
         assert "which an interrupted run has closed" in run_cli(*finish, "--dry-run", "--json").text
     done = run_cli(*finish)
