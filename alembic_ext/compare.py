@@ -7,7 +7,7 @@ any ticket server. If ticket servers are configured, they are asked, too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ from alembic.operations.ops import (
 from alembic.util import CommandError, PriorityDispatchResult
 from sqlalchemy import Column, DefaultClause, Identity
 
-from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketTableError
+from sqla_tickets import TicketError, TicketPool, TicketSequence, TicketServer, TicketTableError
 from sqla_tickets.dialects import find_dialect
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations as maintenance
+from sqla_tickets.maintenance.tombstones import FoundTable
 from sqla_tickets.orm.mappers import drawing_columns
 from sqla_tickets.orm.sequence import sequence_of
 from sqla_tickets.snowflake import lease_table
@@ -171,21 +172,26 @@ def _missing_on_servers(
     """The existing sequences for which a configured ticket server has no table."""
     assert context.migration_context is not None  # the comparison of a database
     missing: list[_Declared] = []
+    names = {each.name for each in declared.values()}  # and those that they have moved to
     try:
         with pools_of(context.migration_context) as pools:
-            lacking = (e for e in declared.values() if _is_missing(e, pool_named(pools, e.pool)))
-            missing.extend(each for each in lacking if not each.is_new)
+            for each in declared.values():
+                states = maintenance.table_states(pool_named(pools, each.pool), each.name)
+                names.update(s.sequence for s in states.values() if isinstance(s, Tombstone))
+                if _is_missing(each, states) and not each.is_new:
+                    missing.append(each)
             for pool in pools.values():
-                _report_undeclared(context, pool, {each.name for each in declared.values()})
+                _report_undeclared(context, pool, names)
     except CommandError as error:
         level = logging.WARNING if declared else logging.INFO
         log.log(level, "the ticket servers are not compared: %s", error)
     return missing
 
 
-def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
+def _is_missing(
+    declared: _Declared, states: Mapping[TicketServer, FoundTable | TicketError]
+) -> bool:
     """Whether a server lacks the table; logs any other problem with it."""
-    states = maintenance.table_states(pool, declared.name)
     missing = False
     for server, state in states.items():
         if state is None or (isinstance(state, Tombstone) and state.end):
@@ -203,7 +209,7 @@ def _is_missing(declared: _Declared, pool: TicketPool) -> bool:
             "Detected more than one layout of the ticket table %r in the pool %r: run"
             " convert_ticket_table for one of %s",
             declared.name,
-            pool.name,
+            declared.pool or "default",
             sorted(layouts),
         )
     return missing

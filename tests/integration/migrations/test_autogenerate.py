@@ -286,12 +286,13 @@ def test_what_is_wrong_is_reported_and_stays(
     default: TicketPool, media: TicketPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata = MetaData()
-    for name in ("photos", "tags", "albums", "videos", "notes", "users"):
+    for name in ("photos", "tags", "albums", "videos", "notes", "users", "renamed"):
         table(metadata, name)
     there = [f"CREATE TABLE {n} (id BIGINT NOT NULL PRIMARY KEY)" for n in metadata.tables]
-    for name in ("photos", "nobodys", "videos"):
+    for name in ("photos", "nobodys", "videos", "renamed"):
         default.create_table(name)
     operations.move(default, "videos", media)
+    operations.rename(default, "renamed", "pictures")
     for site in handles(default, "notes"):
         site.run(tombstones.place_tombstone, Destination("opening", "media", "notes"), None)
     with TicketPool([str(_url(default, n)) for n in (1, 0)], name="swapped") as swapped:
@@ -308,7 +309,9 @@ def test_what_is_wrong_is_reported_and_stays(
     assert "wrong ticket table 'tags'" in caplog.text
     assert "is numbered differently" in caplog.text
     assert "wrong ticket table 'albums'" in caplog.text
-    assert "'nobodys' in the pool 'default', which no model declares" in caplog.text
+    undeclared = [r.args for r in caplog.records if "which no model declares" in r.msg]
+    assert undeclared == [("nobodys", "default", "nobodys")]
+    assert "the sequence 'renamed' has moved to 'pictures' of the pool 'default'" in caplog.text
     assert "the sequence 'videos' has moved to 'videos' of the pool 'media'" in caplog.text
     assert "an unfinished migration of the ticket table 'notes'" in caplog.text
     assert "more than one layout of the ticket table 'users'" in caplog.text
