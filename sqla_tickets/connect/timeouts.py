@@ -8,7 +8,7 @@ costs both, 2 seconds.
 The earliest of these ends a wait for one server. The first two of them are exact to a fraction of a second:
 
 - The hedging monitor cuts the draw's socket, with every driver that shows one: `draw.hedging`, ``_action``.
-- A draw leaves the queue for a connection: `connect.pool`, ``acquire``.
+- A draw leaves the queue for a connection: `connect.pool`, ``_given_back``.
 - After an error that does not count against the server, a draw repeats its statement until the time is over:
   `draw.server`, ``_repeat``.
 - The server ends its own wait for a lock: `dialects`, ``set_up_session``. MySQL and MariaDB take whole seconds.
