@@ -92,9 +92,8 @@ def not_connected(request: Request, error: Exception) -> TicketError:
     server = request.server
     reason = server.breaker.reason
     if request.cancelled is CancelReason.FAILED_OVER and reason is not None:
-        failure = TicketServerError(
-            str(reason)
-        )  # its own: a raised error keeps its caller's frames
+        # a copy, as a raised error keeps the frames of its callers
+        failure = TicketServerError(str(reason))
         failure.kind = reason.kind
         return failure
     if request.cancelled is not None:
