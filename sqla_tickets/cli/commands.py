@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +25,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from .. import TicketArgumentError, TicketError, TicketPool, __version__
+from .. import TicketArgumentError, TicketError, TicketPool, TicketWarning, __version__
 from ..concurrency import time
+from ..connect.engines import address_of
 from ..dialects import LayoutName, Role
 from ..maintenance import operations, resize
 from ..snowflake import numbering
@@ -597,13 +599,27 @@ def grow(
 
 
 def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> TicketPool:
-    """The pool with the new servers."""
+    """The pool with the new servers.
+
+    Raises:
+        TicketArgumentError: one of them is in the pool already, or is given twice.
+    """
     count = len(pool.servers) + len(joining)
     least = pool.stride
     while least < count:
         least *= 2
     urls = [server.engine.url for server in pool.servers]
-    return TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TicketWarning)
+        new = TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
+    addresses = [address_of(server.engine) for server in new.servers]
+    twice = [s for n, s in enumerate(new.servers) if addresses[n] in addresses[:n]]
+    if twice:
+        raise TicketArgumentError(
+            f"--add names {twice[0]}, which is in the configuration already, or is given twice: leave it out. If it "
+            "has joined, there is nothing to add"
+        )
+    return new
 
 
 @cli.command(short_help="Retire the last ticket servers while clients draw.")

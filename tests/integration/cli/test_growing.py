@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
@@ -468,6 +469,16 @@ def test_gap_that_clients_may_use_up_before_they_read_it_is_refused(
     assert "at least 200000" in refused.text
     grown = run_cli("grow", *options(urls[:2]), *joining(urls[2:]), "--gap", 200_000)
     assert grown.code == 0, grown.text
+
+
+def test_growth_by_a_server_that_is_there_has_no_plan(urls: list[URL], open_pool: OpenPool) -> None:
+    """As after the configuration was changed, and the command given again."""
+    open_pool(urls[:2], stride=4).create_table("photos")
+    for added in ([urls[1]], [urls[2], urls[2]]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            done = run_cli("grow", *options(urls[:2]), "--stride", 4, *joining(added), "--dry-run")
+        assert (done.code, "leave it out" in done.text) == (3, True), done.text
 
 
 def test_growth_with_servers_that_do_not_exist_has_no_plan(
