@@ -256,7 +256,7 @@ def _duplicates(scan: _Scan, sources: Sequence[Source], sequence: str) -> Iterat
             why="The same id is in more than one row.",
             fix=(
                 f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
-                "deleted, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
+                "deleted, a database that is named twice, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
                 f"new id: sqla-tickets next {shlex.quote(sequence)}{_as_many(len(still) + scan.more_repeats)}. "
                 "Ids that were equal before a take-over may stay: audit the later ids, --above NUMBER."
             ),

@@ -195,7 +195,7 @@ def _opened(pools: PoolOptions, urls: tuple[str, ...], *, as_json: bool) -> list
     """
     source = click.get_current_context().get_parameter_source("shards")
     found, where = (urls, "SQLA_TICKETS_SHARDS") if urls else pools.shards()
-    opened = [Shard(each) for each in found]
+    opened = [Shard(each) for each in dict.fromkeys(found)]  # one named twice has each id once
     if opened and source is not ParameterSource.COMMANDLINE:
         named = Text(f"Shards of {where}: {', '.join(map(str, opened))}")
         output.show(named, is_error=as_json)

@@ -360,10 +360,11 @@ def missing_marks(server: ServerInspection, pool: PoolInspection) -> Iterator[Fi
     first = next(n for n, table in server.tables.items() if isinstance(table.state, ActiveTable))
     yield Finding(
         code="marks-missing",
-        severity="repeats",
+        severity="repeats" if is_missing else "advice",
         variable=f"table {MARKS}",
-        value="missing" if is_missing else "not readable",
-        why="A process that starts cannot learn from this server that a peer was set back, and that peer repeats ids.",
+        value="missing" if is_missing else f"not readable for {server.account}",
+        why=f"A process {'that starts' if is_missing else 'of this user'} cannot learn from this server that a peer was "
+        "set back, and that peer repeats ids.",
         fix=f"sqla-tickets create {shlex.quote(first)}"
         if is_missing
         else f"Grant {server.account} what `sqla-tickets grants draw --on {server.kind}` prints.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -101,8 +101,9 @@ class Connection:
         """A context that shuts the socket down if it takes longer, as the driver may wait for ever."""
         end = threading.Timer(seconds, self.cancel)
         end.daemon = True
-        try:
+        with suppress(RuntimeError):  # at exit, or at a limit, no thread can be started
             end.start()
+        try:
             yield
         finally:
             end.cancel()

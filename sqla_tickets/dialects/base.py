@@ -345,6 +345,10 @@ class TicketDialect(ABC):
         """Select one row with the name of the server's group, if `identity` lacks it; an error if there is no group."""
         return None
 
+    def make_durable(self, cursor: DBAPICursor) -> None:
+        """Make the commits of a connection survive a power cut, where `set_up_session` cannot: it may wait for a lock."""
+        return
+
     def durability(self) -> Statement | None:
         """Select the variables that can let a crash lose commits, a row for each, with its value; None if there are none."""
         return None

@@ -69,7 +69,9 @@ class SQLite(TicketDialect):
     ) -> None:
         if getattr(connection, "autocommit", None) is False:  # sqlite3 from Python 3.12 on
             setattr(connection, "autocommit", True)  # noqa: B010  # not of every driver
-        # a power cut rolls back no commit: SQLite's manual, PRAGMA synchronous
+
+    def make_durable(self, cursor: DBAPICursor) -> None:
+        """A power cut then rolls back no commit: SQLite's manual, PRAGMA synchronous."""
         cursor.execute("PRAGMA synchronous = EXTRA")
 
     # -- a ticket table, whose comment is kept in the text of its `CREATE TABLE`

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from sqlalchemy import URL, Engine
 
 from ..arguments import whole_number
-from ..concurrency import in_event_loop, off_the_loop, pause, random, threading, within
+from ..concurrency import in_event_loop, off_the_loop, pause, random, threading, time, within
 from ..connect.connection import Connection
 from ..connect.engines import address_of, engine_for
 from ..connect.failures import concerns_table, failure_of
@@ -339,6 +339,7 @@ class ServerAccess:
                     self.connections.discard(connection)
                     raise
                 else:
+                    self.alive_at = time.monotonic()
                     self.connections.release(connection)
                     return result
 

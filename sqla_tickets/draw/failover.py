@@ -293,6 +293,8 @@ def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: fl
     are_served = isinstance(failure, (Crowded, StaleConnection)) or (
         failure.kind == LOCK_TIMEOUT and server.table(name).answered > since
     )
+    # a full server serves the connections that are open
+    are_served = are_served or (failure.kind == TOO_MANY_CONNECTIONS and server.breaker.is_closed)
     return are_served and server.not_to_be_asked(name) is None
 
 

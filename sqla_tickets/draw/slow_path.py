@@ -141,6 +141,7 @@ def inspect(
         request.began += time.monotonic() - since
     # inspecting a table takes longer than a draw
     request.wait_on(connection, CONNECT_TIMING.several_round_trips_seconds)
+    server.context.dialect.make_durable(connection.cursor)
     layout = _inspect(server, connection, table)
     request.wait_on(connection)
     missing = tuple(table.missing_marks)

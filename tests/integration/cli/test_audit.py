@@ -471,3 +471,16 @@ def test_sequence_that_has_moved_is_audited_where_it_is(
     planned = run_cli("create", "photos", *on, "--dry-run")
     assert planned.code == 1
     assert "NOT POSSIBLE: 'photos'" in planned.text
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_shard_that_is_named_twice_has_no_duplicates(
+    ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, on: list[str]
+) -> None:
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
+    run(shard, f"INSERT INTO photos VALUES ({pool.next_id('photos')})")
+    done = run_cli("audit", *on, *("--shard", str(shard)) * 2, "--column", "photos.id")
+    assert (done.code, "No duplicate" in done.text) == (0, True), done.text

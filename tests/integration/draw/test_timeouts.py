@@ -299,10 +299,10 @@ SETTINGS = {
         "SELECT current_setting('lock_timeout'), current_setting('synchronous_commit'),"
         " current_setting('transaction_isolation')"
     ),
-    "sqlite": "PRAGMA synchronous",
 }
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql", "postgresql")
 def test_time_outs_are_those_of_ticket_connections_alone(
     ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:

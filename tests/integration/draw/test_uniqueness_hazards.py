@@ -187,6 +187,21 @@ def test_a_server_that_may_lose_its_binary_log_is_warned_of(
     assert "sync_binlog = 0" in caplog.text
 
 
+@pytest.mark.ticket_servers("sqlite")
+def test_a_power_cut_rolls_back_no_commit_of_sqlite(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Each connection that draws also syncs the folder of the journal."""
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos")
+    for server in pool.servers:
+        server.close()
+        draw_from(pool, server.offset)
+        (connection,) = server.connections.of_threads
+        connection.cursor.execute("PRAGMA synchronous")
+        assert connection.cursor.fetchall() == [(3,)]
+
+
 def test_a_crash_of_a_postgresql_that_answers_before_it_has_flushed(
     servers: ServerFixtures, open_pool: OpenPool
 ) -> None:
