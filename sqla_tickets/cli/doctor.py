@@ -172,13 +172,13 @@ def _checks(server: ServerInspection) -> Sequence[Check]:
 
 @check
 def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
-    value = server.variables.get("innodb_flush_log_at_trx_commit", "1")
-    if value not in ("1", "3"):  # MariaDB's 3 flushes more often than 1
+    variable = "innodb_flush_log_at_trx_commit"
+    if variable in server.dialect.lossy_variables(server.variables):
         yield Finding(
             code="flush-setting",
             severity="repeats",
-            variable="innodb_flush_log_at_trx_commit",
-            value=value,
+            variable=variable,
+            value=server.variables[variable],
             why="After a crash it repeats the tickets of the last second.",
             fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration.",
         )
@@ -209,13 +209,12 @@ def durability(server: ServerInspection, pool: PoolInspection) -> Iterator[Findi
 
 @check
 def binary_log(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
-    value = server.variables.get("sync_binlog", "1")
-    if server.variables.get("log_bin") == "ON" and value != "1":
+    if "sync_binlog" in server.dialect.lossy_variables(server.variables):
         yield Finding(
             code="binary-log",
             severity="repeats",
             variable="sync_binlog",
-            value=value,
+            value=server.variables["sync_binlog"],
             why=(
                 "After a crash, the server may lack the last tickets, because InnoDB rolls back what the binary log lacks. "
                 "A replica may lack them, too. Either issues them again."

@@ -40,7 +40,7 @@ What a kind must provide; `base` says how. A method that is not overridden sends
 - Clusters: ``group_name``, ``cluster_variables``, ``catch_up``.
 - Its SQL: ``now``, ``utc_of_milliseconds``, ``name_type``, ``ticket_type``, ``integers_have_64_bits``, ``table_options``, ``ping``, ``has_plpgsql``.
   Where BIGINT, CHECK or IF EXISTS is unknown: ``create_table``, ``create_tombstone``, ``drop_table``.
-- For operators: ``facts``, ``read_only`` with ``read_only_variables``, ``durability`` with ``is_durable``, ``make_durable``, ``replica_takes_writes``, ``has_read_timeout``, ``set_global``;
+- For operators: ``facts``, ``read_only`` with ``read_only_variables``, ``durability`` with ``lossy_variables``, ``make_durable``, ``replica_takes_writes``, ``has_read_timeout``, ``set_global``;
   ``user_grants``; ``grants`` with ``table_privileges``, ``server_privileges``, ``grant_target`` and ``missing_grant``.
 - For `insert_from_select` into an application's database: ``failure_ends_transaction``, ``insert_prefixes``, ``begin_insert``, ``inserted_rows``,
   ``count_as_insert``, ``check_undoes_inserts``, ``failing``, ``row_counter``, ``insert_limit``.

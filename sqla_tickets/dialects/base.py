@@ -350,12 +350,13 @@ class TicketDialect(ABC):
         return
 
     def durability(self) -> Statement | None:
-        """Select the variables that can let a crash lose commits, a row for each, with its value; None if there are none."""
+        """Select the variables that `lossy_variables` judges, a row for each, with its value; None if there are none."""
         return None
 
-    def is_durable(self, variable: str, found: int) -> bool:
-        """Whether no crash loses a commit with this value of one of `durability`'s variables."""
-        return True
+    @classmethod
+    def lossy_variables(cls, variables: Mapping[str, str]) -> list[str]:
+        """The variables whose values let a crash lose commits."""
+        return []
 
     def read_only(self) -> Statement | None:
         """Select the variables that are OFF or 0 while the server takes writes; None if it always does."""

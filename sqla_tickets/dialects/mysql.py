@@ -238,14 +238,19 @@ class MySQL(TicketDialect):
 
     def durability(self) -> Statement | None:
         return self.statement(
-            "SELECT 'innodb_flush_log_at_trx_commit', @@GLOBAL.innodb_flush_log_at_trx_commit"
-            # InnoDB rolls back what the binary log lacks after a crash
-            " UNION ALL SELECT 'sync_binlog', IF(@@GLOBAL.log_bin, @@GLOBAL.sync_binlog, 1)"
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
+            " ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')"
         )
 
-    def is_durable(self, variable: str, found: int) -> bool:
-        # MariaDB's 3 flushes more often than 1
-        return found == 1 or (variable == "innodb_flush_log_at_trx_commit" and found == 3)
+    @classmethod
+    def lossy_variables(cls, variables: Mapping[str, str]) -> list[str]:
+        lossy: list[str] = []
+        if variables.get("innodb_flush_log_at_trx_commit", "1") not in ("1", "3"):
+            lossy.append("innodb_flush_log_at_trx_commit")  # MariaDB's 3 flushes more often than 1
+        # InnoDB rolls back what the binary log lacks after a crash
+        if variables.get("log_bin") == "ON" and variables.get("sync_binlog", "1") != "1":
+            lossy.append("sync_binlog")
+        return lossy
 
     def read_only(self) -> Statement | None:
         names = ", ".join(map(repr, self.read_only_variables))

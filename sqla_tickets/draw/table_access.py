@@ -275,13 +275,13 @@ class TableAccess(ServerAccess):
             return
         self._asked_for_durability = True
         with contextlib.suppress(Exception):  # a substitute for MySQL may lack the variable
-            for variable, found in self.context.over(connection.cursor).rows(question):
-                if dialect.is_durable(str(variable), int(found)):
-                    continue
+            rows = self.context.over(connection.cursor).rows(question)
+            found = {str(variable): str(value) for variable, value in rows}
+            for variable in dialect.lossy_variables(found):
                 log.warning(
                     "%s has %s = %s: after a crash it can repeat its last tickets. Set the variable to 1 on "
                     "ticket servers.",
                     self,
                     variable,
-                    found,
+                    found[variable],
                 )

@@ -320,6 +320,7 @@ _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str]], Command]]
         (r"SELECT VERSION\(\)", _of(_version)),
         (r"SELECT DATABASE\(\)", _of(lambda s: s.database)),
         (r"SELECT CONNECTION_ID\(\)", _of(lambda s: s.id)),
+        (r"SELECT CURRENT_USER\(\)", _of(lambda s: f"{s.login.user}@%")),
         (r"SELECT LAST_INSERT_ID\(\)", _of(lambda s: s.last_insert_id)),
         (r"SELECT 1", _constant((1,), columns=("1",))),
         (
