@@ -101,13 +101,15 @@ class Connection:
         """A context that shuts the socket down if it takes longer, as the driver may wait for ever."""
         end = threading.Timer(seconds, self.cancel)
         end.daemon = True
-        with suppress(RuntimeError):  # at exit, or at a limit, no thread can be started
-            end.start()
+        is_timed = False
         try:
+            with suppress(RuntimeError):  # at exit, or at a limit, no thread can be started
+                end.start()
+                is_timed = True
             yield
         finally:
             end.cancel()
-            if end.ident is not None:
+            if is_timed:
                 end.join()  # the system may reuse the number of the socket
 
     def let_go_of_socket(self) -> None:
