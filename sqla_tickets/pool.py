@@ -586,7 +586,7 @@ class TicketPool(event.EventTarget):
 
 def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
     """The pools that serve this MetaData's sequences, by name."""
-    sources = attached_sources(metadata).copy().items()  # in one step, as other threads attach
+    sources = dict(attached_sources(metadata)).items()  # in one step, as other threads attach
     return {name: source for name, source in sources if isinstance(source, TicketPool)}
 
 
