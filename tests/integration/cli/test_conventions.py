@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -188,6 +189,8 @@ def test_shards_of_the_configuration_are_listed_in_whole_lines(
 ) -> None:
     (project / "alembic.ini").write_text(FILES["alembic.ini"])
     shards = [f"sqlite:///shard{n}.db" for n in range(9)]
+    for n in range(9):
+        shutil.copy(project / "shard.db", project / f"shard{n}.db")
     monkeypatch.setenv("SQLA_TICKETS_SHARDS", " ".join(shards))
     command = [sys.executable, "-m", "sqla_tickets.cli", "restore", "photos", "--dry-run"]
     with in_a_terminal(command, 80) as (_, terminal):
