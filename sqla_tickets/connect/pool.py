@@ -104,7 +104,8 @@ class Connections:
         A connection that an interrupt keeps from its caller is closed by the garbage collector.
 
         Args:
-            waiter: the request that waits, which may give up early; None to wait until a connection is open.
+            waiter: the request that waits, which may give up early; None to wait until a connection is open, or, if the
+                server is full, until a draw gives one back.
 
         Raises:
             Exception: the driver's error, if none is idle and none can be opened.
@@ -114,21 +115,24 @@ class Connections:
         try:
             connection = (self._idle() if self._is_async else self.of_threads).pop()
         except IndexError:
-            if waiter is None or dialect_of(self.dialect).is_embedded:
+            if dialect_of(self.dialect).is_embedded:
                 return self.open()
+            if waiter is None:
+                return self._opened_or_given_back()
             end = waiter.deadline
             while (given := self._given_back(waiter)) is None:
                 try:
                     return self._opened(waiter)
                 except Exception as error:
-                    kind = dialect_of(self.dialect).error_kind(error)
-                    is_full = (
-                        kind is ErrorKind.TOO_MANY_CONNECTIONS and self._idle().can_do_without()
-                    )
-                    if not is_full or time.monotonic() > end:
+                    if not self._can_wait_after(error) or time.monotonic() > end:
                         raise
             connection = given
         return connection
+
+    def _can_wait_after(self, error: Exception) -> bool:
+        """Whether the server is full, and this process has other connections to wait for."""
+        kind = dialect_of(self.dialect).error_kind(error)
+        return kind is ErrorKind.TOO_MANY_CONNECTIONS and self._idle().can_do_without()
 
     def _opened(self, waiter: Waiter) -> Connection:
         idle = self._idle()
@@ -177,20 +181,28 @@ class Connections:
         self._pass_on(request)
         raise TicketServerError(f"{self._server}: no connection in time")
 
-    def wait_for_idle(self, seconds: float) -> Connection | None:
-        """Wait for the next connection that a draw gives back, before those that queue for one.
+    def _opened_or_given_back(self) -> Connection:
+        """A new connection; if the server is full, the next one that a draw gives back, before those that queue.
 
-        Returns:
-            The connection; None if none is given back in time, or this process has no other.
+        Raises:
+            Exception: the driver's error, if none is given back in time, or this process has no other.
         """
-        idle = self._idle()
-        if not idle.can_do_without():
-            return None
-        request = ConnectionRequest(None, in_a_task=self._is_async)
+        try:
+            return self.open()
+        except Exception as error:
+            if not self._can_wait_after(error):
+                raise
+            given = self._next_given_back()
+            if given is None:
+                raise
+            return given
+
+    def _next_given_back(self) -> Connection | None:
+        idle, request = self._idle(), ConnectionRequest(None, in_a_task=self._is_async)
         try:
             idle.queue.appendleft(request)
             idle.serve()
-            request.wait(seconds)
+            request.wait(self._timeouts.timeout_seconds)
         except BaseException:  # a cancelled task, an interrupt
             self._pass_on(request)
             raise
@@ -388,13 +400,11 @@ class Connections:
 
     def _close_those_of_ended_loops(self) -> None:
         """Close what closed event loops have left, which keeps these loops from the garbage collector."""
-        for loop in self._known_loops():
-            if not loop.is_closed():
-                continue
+        # a fork while a task closes a file would be fatal
+        is_at_once = dialect_of(self.dialect).is_embedded
+        for loop in [loop for loop in self._known_loops() if loop.is_closed()]:
             close = partial(self._close_those_of, loop)
-            if dialect_of(
-                self.dialect
-            ).is_embedded:  # a fork while a task closes them would be fatal
+            if is_at_once:
                 close()
             else:
                 in_background(close, self._name_of_closing, in_a_task=True)
@@ -403,9 +413,8 @@ class Connections:
         idle = self._loops.get(loop)
         if idle is not None:
             self._close_each(idle, patience=0)
-            self._loops.pop(
-                loop, None
-            )  # last: the next loop closes what is left by an end of this one
+            # last: the next loop closes what is left by an end of this one
+            self._loops.pop(loop, None)
 
     def open(self) -> Connection:
         """Open a new connection.

@@ -245,28 +245,12 @@ class ServerAccess:
             TicketError: no connection could be opened; the breaker has recorded it.
         """
         try:
-            connection = self.connections.open() if afresh else self._acquire()
+            connection = self.connections.open() if afresh else self.connections.acquire()
         except Exception as error:
             raise self.failed(None, self.context.dialect.error_kind(error), error) from error
         if connection.generation != self.generation:
             self.recognised(connection)
         return connection
-
-    def _acquire(self) -> Connection:
-        """An idle connection or a new one; if the server is full, the next one that a draw gives back.
-
-        Raises:
-            Exception: the driver's error.
-        """
-        try:
-            return self.connections.acquire()
-        except Exception as error:
-            if self.context.dialect.error_kind(error) is not ErrorKind.TOO_MANY_CONNECTIONS:
-                raise
-            given = self.connections.wait_for_idle(self.timeouts.timeout_seconds)
-            if given is None:
-                raise
-            return given
 
     def use(self, work: Callable[[StatementContext], None]) -> None:
         """Send statements that draw no ticket; their failures open no breaker.

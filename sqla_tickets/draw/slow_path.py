@@ -325,8 +325,9 @@ def _timed_out(request: Request, error: Exception | None, reused: bool) -> Ticke
     if request.cancelled is not None:
         unheard = time.monotonic() - max(server.alive_at, request.since)
         lives = unheard <= server.timeouts.timeout_seconds
-    kind = ErrorKind.LOCK_TIMEOUT if request.lock_reported else ErrorKind.OVERLOADED
-    kind = kind if lives else ErrorKind.TIMEOUT
+    kind = ErrorKind.TIMEOUT
+    if lives:
+        kind = ErrorKind.LOCK_TIMEOUT if request.lock_reported else ErrorKind.OVERLOADED
     failure = server.failed(request.table.name, kind, error)
     if reused and not request.lock_reported:
         server.connections.close_idle()

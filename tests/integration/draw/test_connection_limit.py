@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 
-from sqla_tickets import NoTicketServer, TicketError, TicketPool
+from sqla_tickets import NoTicketServer, TicketError, TicketPool, TicketServer
 from sqla_tickets.concurrency import owner_mark
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.connect.limit import IdleConnections
@@ -333,6 +333,23 @@ def test_connections_that_were_in_use_at_the_first_check_are_closed_later(
     until(lambda: len(connections_to(server, url)) == 1)
 
 
+@contextlib.contextmanager
+def filled(server: MySQLLike, there: TicketServer) -> Iterator[list[Connection]]:
+    """A server that admits no more connections, with those that this process uses."""
+    in_use = list[Connection]()
+
+    def fill() -> None:
+        while True:
+            in_use.append(there.connections.acquire())
+
+    with setting(server, max_connections=FEW):
+        with pytest.raises(Exception, match="Too many connections"):
+            fill()
+        yield in_use
+        for connection in in_use:
+            there.connections.release(connection)
+
+
 @pytest.mark.parametrize("ask", ["a probe", "the marks"])
 def test_server_that_is_full_for_others_keeps_serving_this_process(
     servers: ServerFixtures, open_pool: OpenPool, ask: str
@@ -343,15 +360,7 @@ def test_server_that_is_full_for_others_keeps_serving_this_process(
     pool = open_pool([url])
     pool.create_table("photos")
     there = pool.servers[0]
-    with setting(server, max_connections=FEW):
-        in_use = list[Connection]()
-
-        def fill() -> None:
-            while True:
-                in_use.append(there.connections.acquire())
-
-        with pytest.raises(Exception, match="Too many connections"):
-            fill()
+    with filled(server, there):
         if ask == "a probe":
             probe(there)
             until(lambda: not there.probes.are_under_way)
@@ -359,8 +368,6 @@ def test_server_that_is_full_for_others_keeps_serving_this_process(
             with pytest.raises(TicketError, match="no more connections"):
                 there.use(lambda context: None)
         assert there.breaker.is_closed
-        for connection in in_use:
-            there.connections.release(connection)
 
 
 def test_marks_are_read_from_a_peer_that_is_full(
@@ -372,20 +379,10 @@ def test_marks_are_read_from_a_peer_that_is_full(
     pool = open_pool([url])
     pool.create_table("photos")
     there = pool.servers[0]
-    in_use = list[Connection]()
-
-    def fill() -> None:
-        while True:
-            in_use.append(there.connections.acquire())
-
-    with setting(server, max_connections=FEW):
-        with pytest.raises(Exception, match="Too many connections"):
-            fill()
+    with filled(server, there) as in_use:
         with ThreadPoolExecutor(1) as threads:
             asked = threads.submit(there.use, lambda context: None)
             until(lambda: bool(there.connections.of_threads.queue))
             there.connections.release(in_use.pop())
             asked.result(FOR_EVER)
         assert there.breaker.is_closed
-        for connection in in_use:
-            there.connections.release(connection)
