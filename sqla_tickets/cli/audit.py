@@ -155,7 +155,7 @@ def audit(
         progress(scan.rows, scan.largest or 0)
     report.rows, report.largest = scan.rows, scan.largest
     report.residues = {_offset(r, pool.stride): n for r, n in sorted(scan.residues.items())}
-    inspection = inspect_pool(pool, [sequence], with_shards)
+    inspection = inspect_pool(pool, [sequence], with_shards, with_found=False)
     report.high_waters = _issued(inspection, sequence)
     report.anomalies = [
         *_duplicates(scan, sources, sequence),
@@ -256,8 +256,8 @@ def _duplicates(scan: _Scan, sources: Sequence[Source], sequence: str) -> Iterat
             why="The same id is in more than one row.",
             fix=(
                 f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
-                "deleted, a database that is named twice, or a ticket server that was set back (sqla-tickets status). Give one of the two rows a "
-                f"new id: sqla-tickets next {shlex.quote(sequence)}{_as_many(len(still) + scan.more_repeats)}. "
+                "deleted, a database that is named twice, or a ticket server that was set back (sqla-tickets "
+                f"status). Give one of the two rows a new id: sqla-tickets next {shlex.quote(sequence)}{_as_many(len(still) + scan.more_repeats)}. "
                 "Ids that were equal before a take-over may stay: audit the later ids, --above NUMBER."
             ),
         )
@@ -288,7 +288,7 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
                     f"Audit it there: --pool {shlex.quote(state.pool)} --column"
                     f" TABLE.COLUMN={shlex.quote(state.sequence)}."
                 )
-            if isinstance(state, Tombstone) and state.end:
+            elif isinstance(state, Tombstone) and state.end:
                 reason = f"its table {state.end}"
             if isinstance(state, Tombstone) and state.kind == "retired":
                 fix = remedy("retired", report.sequence, server.server.offset)

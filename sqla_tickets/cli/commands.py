@@ -613,10 +613,10 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
         warnings.simplefilter("ignore", TicketWarning)
         new = TicketPool([*urls, *joining], stride=stride or least, name=pool.name, hedge=False)
     addresses = [address_of(server.engine) for server in new.servers]
-    twice = [s for n, s in enumerate(new.servers) if addresses[n] in addresses[:n]]
+    twice = [n for n in range(len(urls), count) if addresses[n] in addresses[:n]]
     if twice:
         raise TicketArgumentError(
-            f"--add names {twice[0]}, which is in the configuration already, or is given twice: leave it out. If it "
+            f"--add names {new.servers[twice[0]]}, which is in the configuration already, or is given twice: leave it out. If it "
             "has joined, there is nothing to add"
         )
     return new

@@ -74,7 +74,7 @@ def execute(
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
     with spinner(asked):
-        done = _Outcome() if dry_run else _carry_out_or_say_so(plans)
+        done = _Outcome() if dry_run else _carry_out(plans)
     following = _next_steps(plans, done)
     failures = [f"{names}: {without_passwords(str(error))}" for names, error in done.failures]
     if as_json:
@@ -117,22 +117,12 @@ def _is_agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _carry_out_or_say_so(plans: Sequence[Plan]) -> _Outcome:
+def _carry_out(plans: Sequence[Plan]) -> _Outcome:
     """Run the plans.
 
     Raises:
         TicketError: the only plan failed completely, or the user interrupted them.
     """
-    try:
-        return _carry_out(plans)
-    except KeyboardInterrupt:
-        raise TicketError(
-            "interrupted. Some steps may be done, and draws may fail until the others are: run the same command"
-            " again, which does the remaining steps"
-        ) from None
-
-
-def _carry_out(plans: Sequence[Plan]) -> _Outcome:
     outcome = _Outcome()
     for plan in plans:
         names = ", ".join(filter(None, plan.steps))
@@ -142,6 +132,11 @@ def _carry_out(plans: Sequence[Plan]) -> _Outcome:
             outcome.proofs += filter(None, [error.proof])
             outcome.failures.append((names, error))
             outcome.idle += [] if error.proof else [plan]
+        except KeyboardInterrupt:
+            raise TicketError(
+                "interrupted. Some steps may be done, and draws may fail until the others are: run the same command"
+                " again, which does the remaining steps"
+            ) from None
         except TicketError as error:
             if len(plans) == 1:
                 raise

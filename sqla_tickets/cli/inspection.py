@@ -117,12 +117,24 @@ class PoolInspection:
 
 
 def inspect_pool(
-    pool: TicketPool, sequences: Iterable[str] = (), with_shards: str = EVERY_SHARD
+    pool: TicketPool,
+    sequences: Iterable[str] = (),
+    with_shards: str = EVERY_SHARD,
+    *,
+    with_found: bool = True,
 ) -> PoolInspection:
-    """Inspect every server of the pool; one that is down has an error instead."""
+    """Inspect every server of the pool; one that is down has an error instead.
+
+    Args:
+        pool: the pool.
+        sequences: sequences that are inspected even if their tables have no metadata.
+        with_shards: what advice adds to the name of a command that reads the shards.
+        with_found: whether to inspect all tables with metadata, too.
+    """
     found = {server: _inspect_server(server) for server in pool.servers}
     answered = any(inspection.error is None for inspection in found.values())
-    known = operations.names(pool, with_moved=True) if answered else set[str]()
+    is_asked = answered and with_found
+    known = operations.names(pool, with_moved=True) if is_asked else set[str]()
     names = sorted({*sequences, *known})
     by_name = {str(server): inspection for server, inspection in found.items()}
     for status in ask_tables(pool, names, ask_peers=True):

@@ -162,7 +162,7 @@ def _strays(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> lis
     """The ids on the shards above a number that no server of the pool issued."""
     found = list(on_shards.above(name, above))
     # asked after reading the ids, as an id is inserted after its ticket is issued
-    issued = high_waters(inspect_pool(pool, [name]), name) if found else {}
+    issued = high_waters(inspect_pool(pool, [name], with_found=False), name) if found else {}
     return [(i, w) for i, w in found if i > (issued.get(i % pool.stride or pool.stride) or above)]
 
 

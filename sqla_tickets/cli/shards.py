@@ -29,15 +29,13 @@ from sqlalchemy.pool import NullPool
 from .. import TicketArgumentError, TicketError, TicketSequence
 from ..connect.failures import without_password
 from ..dialects import find_dialect
+from ..dialects.base import HOST_OPTIONS
 from ..orm.mappers import drawing_columns
 from ..orm.sequence import sequence_of
 from ..status.text import EVERY_SHARD
 
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
-
-#: The options of drivers that name a host or a socket.
-_ADDRESSES: Final = ("host", "unix_socket")
 
 NO_SHARDS: Final = (
     "name the application's databases with --shard, in SQLA_TICKETS_SHARDS (URLs separated by spaces), or as shards in"
@@ -95,7 +93,7 @@ class Shard:
         url = self._engine.url
         host = (url.host or "") + (f":{url.port}" if url.port else "")
         # no other option, as it may hold a password
-        named = [url.query.get(name, ()) for name in _ADDRESSES]
+        named = [url.query.get(name, ()) for name in HOST_OPTIONS]
         more = [text for found in named for text in ((found,) if isinstance(found, str) else found)]
         host = ",".join([host, *more] if host else more)
         return f"{url.get_backend_name()}://{host}/{url.database or ''}"

@@ -50,8 +50,9 @@ STUB_VALUES: Final[Mapping[LayoutName, str]] = {"replace": "a", "counter": "c"}
 TOMBSTONE_COLUMNS: Final = ("high_water", "was_stub")
 #: Characters, more than any comment of ours has: no more of one is read.
 LONGEST_COMMENT: Final = 10_000
-#: The options of a URL that name the server: a socket, hosts, or a service file's entry.
-ADDRESS_OPTIONS: Final = ("unix_socket", "host", "port", "service")
+#: The options of a URL that name a host or a socket, and all that name the server: a service file's entry, too.
+HOST_OPTIONS: Final = ("host", "unix_socket")
+ADDRESS_OPTIONS: Final = (*HOST_OPTIONS, "port", "service")
 
 
 class ErrorKind(enum.Enum):
