@@ -453,11 +453,9 @@ def test_models_of_several_pools_are_read_for_one(
 
 @pytest.mark.ticket_servers("sqlite")
 def test_sequence_that_has_moved_is_audited_where_it_is(
-    ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, on: list[str]
+    pool: TicketPool, tmp_path: Path, on: list[str]
 ) -> None:
     """No advice creates it again."""
-    pool = open_pool(ticket_urls)
-    pool.create_table("photos")
     with TicketPool(
         [URL.create("sqlite", database=str(tmp_path / f"{n}.db")) for n in range(2)], name="media"
     ) as media:
@@ -475,10 +473,8 @@ def test_sequence_that_has_moved_is_audited_where_it_is(
 
 @pytest.mark.ticket_servers("sqlite")
 def test_shard_that_is_named_twice_has_no_duplicates(
-    ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, on: list[str]
+    pool: TicketPool, tmp_path: Path, on: list[str]
 ) -> None:
-    pool = open_pool(ticket_urls)
-    pool.create_table("photos")
     shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
     run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
     run(shard, f"INSERT INTO photos VALUES ({pool.next_id('photos')})")

@@ -188,12 +188,8 @@ def test_a_server_that_may_lose_its_binary_log_is_warned_of(
 
 
 @pytest.mark.ticket_servers("sqlite")
-def test_a_power_cut_rolls_back_no_commit_of_sqlite(
-    ticket_urls: list[URL], open_pool: OpenPool
-) -> None:
+def test_a_power_cut_rolls_back_no_commit_of_sqlite(pool: TicketPool) -> None:
     """Each connection that draws also syncs the folder of the journal."""
-    pool = open_pool(ticket_urls)
-    pool.create_table("photos")
     for server in pool.servers:
         server.close()
         draw_from(pool, server.offset)
