@@ -280,6 +280,16 @@ class IdleConnections(deque[Connection]):
         """Whether more than one is open, idle or not."""
         return self._count_open() > 1
 
+    @property
+    def are_all_in_use(self) -> bool:
+        """Whether some are open, and none is idle."""
+        return not self and bool(self._count_open())
+
+    @property
+    def are_drawing(self) -> bool:
+        """Whether a draw waits for its answer over one of them; one that still inspects its table does not count."""
+        return any(each.under_way.locked() and not each.is_closed for each in self._made)
+
     def _count_open(self) -> int:
         return sum(not connection.is_closed for connection in self._made)
 

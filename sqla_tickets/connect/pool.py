@@ -73,6 +73,11 @@ class Connections:
         return bool(self._idle())
 
     @property
+    def are_all_in_use(self) -> bool:
+        """Whether this caller would wait for a connection, or for another one to be opened."""
+        return (not self._is_async or in_event_loop()) and self._idle().are_all_in_use
+
+    @property
     def connecting_since(self) -> float:
         """When a thread began to open the latest pending connection; 0 if none is pending."""
         return max((connect.since for connect in self.of_threads.connecting), default=0.0)
@@ -104,8 +109,8 @@ class Connections:
         A connection that an interrupt keeps from its caller is closed by the garbage collector.
 
         Args:
-            waiter: the request that waits, which may give up early; None to wait until a connection is open, or, if the
-                server is full, until a draw gives one back.
+            waiter: the request that waits, which may give up early; None for work that is no draw. That takes a
+                connection from a draw that ends soon, and opens one only if there is none.
 
         Raises:
             Exception: the driver's error, if none is idle and none can be opened.
@@ -182,27 +187,33 @@ class Connections:
         raise TicketServerError(f"{self._server}: no connection in time")
 
     def _opened_or_given_back(self) -> Connection:
-        """A new connection; if the server is full, the next one that a draw gives back, before those that queue.
+        """A connection that a draw gives back soon, before those that queue; else a new one.
+
+        To open one takes longer than a draw. If the server is full, it waits for longer.
 
         Raises:
             Exception: the driver's error, if none is given back in time, or this process has no other.
         """
+        if self._idle().are_drawing:
+            given = self._next_given_back(CONNECT_TIMING.several_round_trips_seconds)
+            if given is not None:
+                return given
         try:
             return self.open()
         except Exception as error:
             if not self._can_wait_after(error):
                 raise
-            given = self._next_given_back()
+            given = self._next_given_back(self._timeouts.timeout_seconds)
             if given is None:
                 raise
             return given
 
-    def _next_given_back(self) -> Connection | None:
+    def _next_given_back(self, seconds: float) -> Connection | None:
         idle, request = self._idle(), ConnectionRequest(None, in_a_task=self._is_async)
         try:
             idle.queue.appendleft(request)
             idle.serve()
-            request.wait(self._timeouts.timeout_seconds)
+            request.wait(seconds)
         except BaseException:  # a cancelled task, an interrupt
             self._pass_on(request)
             raise

@@ -416,6 +416,17 @@ class MySQL(TicketDialect):
     def table_options(self) -> dict[str, str]:
         return {f"{self.sqlalchemy.name}_engine": "InnoDB"}
 
+    def raise_and_show(
+        self, table: str, column: str, number: int, where: Mapping[str, int | str]
+    ) -> Statement | None:
+        # a signed number would make MariaDB take a larger one than 2**63 for a negative one
+        shown = f"LAST_INSERT_ID(GREATEST({column}, CAST({number} AS UNSIGNED)))"
+        row = " AND ".join(
+            f"`{name}` = {self.literal(value) if isinstance(value, str) else value}"
+            for name, value in where.items()
+        )
+        return Statement(f"UPDATE `{table}` SET {column} = {shown} WHERE {row}")
+
     def upsert_largest(
         self, table: Table, rows: Sequence[Mapping[str, Any]], value: str, same: str
     ) -> Insert:

@@ -349,19 +349,20 @@ class Peer:
             self.resume(issuers)
 
     def _has_stored(self, issuer: Peer, table: TicketTable, written: Written) -> bool:
-        """Record a mark that the answer to its write shows as stored; False if it must be read.
+        """Record a mark that the answer to its write shows; False if it must be read.
 
         A process must not draw far without a read, which also shows where servers with a larger stride joined.
         """
-        mark, known = written.mark, self._marks.get(_key(table))
-        if not written.is_shown or known is None or known.token != mark.token:
+        number, known = written.stored, self._marks.get(_key(table))
+        if number is None or known is None or known.token != written.mark.token:
             return False
         is_other = not self.server.is_also(issuer.server, written.identity)
-        is_near = mark.number - known.number <= TIMING.unread_tickets * self._stride
+        # a forged mark is not near
+        is_near = number - known.number <= TIMING.unread_tickets * self._stride
         if not is_near or not is_other or self.is_left_behind:
             return False
-        self._marks[_key(table)] = known._replace(written=mark.number)
-        table.observe_mark(mark.number)
+        self._marks[_key(table)] = known._replace(written=number)
+        table.observe_mark(number)
         return True
 
     def _is_new(self, table: TicketTable) -> bool:

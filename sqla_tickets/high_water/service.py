@@ -296,10 +296,12 @@ class HighWaterService:
     # -- in the background
 
     def on_accepted(self, server: ServerAccess, table: TicketTable, now: float) -> None:
-        """After a draw: begin to write new marks, when they are due."""
+        """After a draw: begin a round when it is due, and let draws go as far as the marks read in the last one allow."""
         if now >= self._due:
             self.begin_to_write(server)
         table.write_due = self._due
+        unbound = self._stored(server, table, table.high_water) + self.lead // 2
+        table.lead_limit = max(table.lead_limit, unbound)
 
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable) -> bool:
         """Whether the sequence was dropped and created anew since this process drew from its table."""

@@ -37,6 +37,7 @@ __all__ = [
     "creation",
     "deletion",
     "largest_of_other_strides",
+    "raise_one",
     "raise_smaller_strides",
     "rows_of",
     "smallest_joined",
@@ -158,6 +159,16 @@ def upsert(dialect: TicketDialect, marks: Sequence[Mark]) -> tuple[Statement, di
         return dialect.upsert_largest(_marks, rows, "mark", same="token")
 
     return dialect.compiled((upsert, len(marks)), make), values
+
+
+def raise_one(dialect: TicketDialect, mark: Mark) -> Statement | None:
+    """Raise one mark that is there, never lowering it; answered with the number that is stored then, and 0 for none.
+
+    Returns:
+        None where a statement can be answered with rows only.
+    """
+    where = mark._asdict()
+    return dialect.raise_and_show(MARKS, "mark", where.pop("number"), where)
 
 
 def raise_smaller_strides(stride: int, sequence: str, number: int) -> ClauseElement:

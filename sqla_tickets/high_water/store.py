@@ -6,7 +6,8 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -28,11 +29,15 @@ from .statements import (
     Mark,
     creation,
     deletion,
+    raise_one,
     raise_smaller_strides,
     rows_of,
     upsert,
 )
 from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..connect.cursor import DrawCursor
 
 log = logging.getLogger("sqla_tickets.high_water.service")
 T = TypeVar("T")
@@ -52,12 +57,12 @@ class Written(NamedTuple):
     Attributes:
         mark: the mark.
         identity: the server that answered; None if unknown.
-        is_shown: whether its answer shows that it stores this mark now. Else only a read shows what it stores.
+        stored: the number that it stores now, as its answer shows; None where only a read shows that.
     """
 
     mark: Mark
     identity: Identity | None
-    is_shown: bool
+    stored: int | None
 
 
 class HighWaterStore:
@@ -246,9 +251,10 @@ class HighWaterStore:
             part = ordered[start : start + TIMING.marks_at_once]
             answer, self.write_error = self._do(functools.partial(_write, part), patient=patient)
             if answer is not None:
-                identity, are_raised = answer
-                is_shown = are_raised and self.server.leads_to(identity)
-                written += [Written(mark, identity, is_shown) for mark in part]
+                identity, stored = answer
+                if not self.server.leads_to(identity):
+                    stored = [None] * len(part)
+                written += map(Written, part, repeat(identity), stored)
         return written
 
     def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark]:
@@ -377,11 +383,25 @@ def _create(context: StatementContext) -> None:
         context.send(statement)
 
 
-def _write(marks: Sequence[Mark], context: StatementContext) -> tuple[Identity | None, bool]:
-    """Send marks; returns the server's identity, and whether it now stores exactly these."""
-    statement, values = upsert(context.dialect, marks)
-    changed = context.send(statement, **values)
-    return context.identity, changed == len(marks) * context.dialect.rows_per_raised_row
+def _write(
+    marks: Sequence[Mark], context: StatementContext
+) -> tuple[Identity | None, list[int | None]]:
+    """Send marks; returns the server's identity, and the numbers that it stores now where its answers show them."""
+    stored = [_raise(mark, context) for mark in marks] if len(marks) <= TIMING.marks_singly else []
+    if not stored or None in stored:
+        statement, values = upsert(context.dialect, marks)
+        changed = context.send(statement, **values)
+        are_raised = changed == len(marks) * context.dialect.rows_per_raised_row
+        stored = [mark.number if are_raised else None for mark in marks]
+    return context.identity, stored
+
+
+def _raise(mark: Mark, context: StatementContext) -> int | None:
+    """Raise a mark that is there; returns the stored one, or None if there is none, or no answer shows it."""
+    statement = raise_one(context.dialect, mark)
+    if statement is None:
+        return None
+    return cast("DrawCursor", context.cursor).insert(*statement.arguments()) or None
 
 
 def _read(names: Collection[str], context: StatementContext) -> list[Mark]:

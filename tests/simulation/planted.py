@@ -124,6 +124,11 @@ DEFECTS: Final = (
                 "larger = new[value]",
             ),
             Change(
+                "dialects/mysql.py",
+                "LAST_INSERT_ID(GREATEST({column}, CAST({number} AS UNSIGNED)))",
+                "LAST_INSERT_ID({number})",
+            ),
+            Change(
                 "dialects/base.py",
                 "where=and_(old[same] == new[same], old[value] < new[value])",
                 "where=old[same] == new[same]",

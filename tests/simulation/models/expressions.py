@@ -324,6 +324,11 @@ class Parser:
             if self.accept(")"):
                 return "s.last_insert_id"
             return f"s.set_last_insert_id({', '.join(self._list())})"
+        if token.text == "CAST":
+            value = self._disjunction()
+            if self.accept("AS", "UNSIGNED"):
+                self.expect(")")
+                return value
         if token.text == "GREATEST":
             return f"max({', '.join(self._list())})"
         self._at -= 2

@@ -127,6 +127,11 @@ class _MySQL:
                     " ON DUPLICATE KEY UPDATE mark = CASE WHEN (sqla_tickets_marks.token = VALUES(token)) THEN"
                     " greatest(sqla_tickets_marks.mark, VALUES(mark)) ELSE sqla_tickets_marks.mark END"
                 ),
+                (
+                    "UPDATE `sqla_tickets_marks` SET mark ="
+                    f" LAST_INSERT_ID(GREATEST(mark, CAST({r.randint(1, 99)} AS UNSIGNED))) WHERE `sequence` = 's'"
+                    f" AND `stride` = 2 AND `offset` = {r.randint(1, 3)} AND `token` = {r.choice((7, 8))}"
+                ),
                 f"UPDATE `albums` SET id = {r.randint(1, 90)} WHERE stub = 'c' AND id < {r.randint(1, 90)}",
                 f"UPDATE photos SET id = {r.randint(1, 300)} WHERE stub = 'a'",
                 f"REPLACE INTO photos (id, stub) VALUES ({r.randint(1, 300)}, 'a')",

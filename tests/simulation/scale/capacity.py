@@ -232,10 +232,10 @@ class CapacitySession:
 
 
 def _kind_of(statement: str) -> str:
+    if statement.startswith(("INSERT INTO sqla_tickets_marks", "UPDATE `sqla_tickets_marks`")):
+        return "write marks"
     if statement.startswith("UPDATE"):
         return "draw"
-    if statement.startswith("INSERT INTO sqla_tickets_marks"):
-        return "write marks"
     if "FROM sqla_tickets_marks" in statement:
         return "read marks"
     return "identity" if statement == IDENTITY else "other"
