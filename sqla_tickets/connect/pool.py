@@ -75,7 +75,9 @@ class Connections:
     @property
     def are_all_in_use(self) -> bool:
         """Whether this caller would wait for a connection, or for another one to be opened."""
-        return (not self._is_async or in_event_loop()) and self._idle().are_all_in_use
+        if not self._is_owner_process[0] or (self._is_async and not in_event_loop()):
+            return False
+        return self._idle().are_all_in_use
 
     @property
     def connecting_since(self) -> float:
@@ -195,7 +197,7 @@ class Connections:
             Exception: the driver's error, if none is given back in time, or this process has no other.
         """
         if self._idle().are_drawing:
-            given = self._next_given_back(CONNECT_TIMING.several_round_trips_seconds)
+            given = self._next_given_back(CONNECT_TIMING.recheck_seconds)
             if given is not None:
                 return given
         try:

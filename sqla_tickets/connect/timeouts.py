@@ -75,7 +75,8 @@ class ConnectTiming:
 
     Attributes:
         several_round_trips_seconds: the least patience for opening a connection, and for inspecting a table.
-        recheck_seconds: how often a draw in the queue checks that a connection can still come.
+        recheck_seconds: how often a draw in the queue checks that a connection can still come, and how long other work
+            waits for one before it opens its own.
         server_full_seconds: how long a server that had too many connections is not asked for a new one.
         max_connections: how many a process keeps to one server; further draws wait for one of them.
         max_connecting: how many are opened at once: each takes several round trips, while a draw takes one.

@@ -24,6 +24,7 @@ from sqla_tickets.connect.limit import IdleConnections
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.draw import hedging
 from sqla_tickets.draw.health_check import probe
+from sqla_tickets.high_water import service
 from tests.support.draws import (
     OpenPool,
     assert_unique,
@@ -248,6 +249,30 @@ def test_a_queue_that_moves_is_no_reason_to_fail(servers: ServerFixtures) -> Non
     ):
         drawn = list(threads.map(lambda _: pool.next_id("photos"), range(clients)))
     assert_unique(drawn)
+
+
+def test_marks_need_no_connection_of_their_own(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the one that draws use, and the draws meanwhile go to the other server."""
+    set_timing(monkeypatch, hedging, first_patience_seconds=FOR_EVER)
+    set_timing(monkeypatch, hedging, least_patience_seconds=FOR_EVER)
+    set_timing(monkeypatch, hedging, unused_seconds=FOR_EVER)
+    set_timing(monkeypatch, service, interval_seconds=0.0)
+    _, _, urls = fresh_pair(servers, "mariadb")
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(TcpProxy(url.port)) for url in urls]
+        there = [url.set(port=proxy.port) for url, proxy in zip(urls, proxies, strict=True)]
+        pool = stack.enter_context(TicketPool(there))
+        pool.create_table("photos", layout="counter")
+        pool.next_ids("photos", 2)
+        connections = [server.connections for server in pool.servers]
+        # the first draw takes longer, and a mark may need another connection then
+        until(lambda: sum(each.close_unused() for each in connections) == 0)
+        for proxy in proxies:
+            proxy.do(Fault("delay", 0.005))
+        assert_unique([pool.next_id("photos") for _ in range(100)])
+        assert not any(each.of_threads.are_several for each in connections)
 
 
 def make_idle(pool: TicketPool, count: int) -> None:

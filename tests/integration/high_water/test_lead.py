@@ -197,6 +197,26 @@ def test_many_small_draws_stay_near_the_mark(
     assert not pool._marks._peers[1].is_left_behind
 
 
+def test_draws_that_marks_follow_need_no_further_rounds(
+    pool: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounds that are due read how far a peer's mark has come."""
+    shorten_lead(monkeypatch, 100)
+    set_timing(monkeypatch, service, interval_seconds=0.0)
+    asked: list[object] = []
+    original = pool._marks.bound_lead
+
+    def bound_lead(*arguments: Any) -> None:
+        asked.append(arguments)
+        original(*arguments)
+
+    monkeypatch.setattr(pool._marks, "bound_lead", bound_lead)
+    for _ in range(300):
+        draw_far(pool, 1)
+        until(lambda: not any(peer.is_writing for peer in pool._marks._peers))
+    assert len(asked) <= 2, "instead of one for each half of the lead"
+
+
 def test_peer_that_is_unread_is_read_and_written(
     pool: TicketPool, ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:

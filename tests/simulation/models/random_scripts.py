@@ -50,6 +50,24 @@ _OPEN: Final = {
 }
 
 
+def _inserting(marks: Sequence[tuple[int, int, int]]) -> str:
+    """The statement that inserts marks, or raises them: each is an offset, a token and a number."""
+    rows = ", ".join(f"('s', 2, {offset}, {token}, {mark})" for offset, token, mark in marks)
+    return (
+        f"INSERT INTO sqla_tickets_marks (sequence, stride, `offset`, token, mark) VALUES {rows}"
+        " ON DUPLICATE KEY UPDATE mark = CASE WHEN (sqla_tickets_marks.token = VALUES(token)) THEN"
+        " greatest(sqla_tickets_marks.mark, VALUES(mark)) ELSE sqla_tickets_marks.mark END"
+    )
+
+
+def _raising(offset: int, token: int, mark: int) -> str:
+    """The statement that raises one mark, and shows the stored one."""
+    return (
+        f"UPDATE `sqla_tickets_marks` SET mark = LAST_INSERT_ID(GREATEST(mark, CAST({mark} AS UNSIGNED)))"
+        f" WHERE `sequence` = 's' AND `stride` = 2 AND `offset` = {offset} AND `token` = {token}"
+    )
+
+
 class _MySQL:
     """Statements of MySQL and MariaDB.
 
@@ -116,22 +134,13 @@ class _MySQL:
     def write(self) -> str:
         """A change of rows besides draws."""
         r = self._random
-        marks = ", ".join(
-            f"('s', 2, {offset}, {r.choice((7, 7, 8))}, {r.randint(1, 99)})"
+        marks = [
+            (offset, r.choice((7, 7, 8)), r.randint(1, 99))
             for offset in sorted(r.sample((1, 2, 3), r.randint(1, 2)))
-        )
+        ]
         return r.choice(
             [
-                (
-                    f"INSERT INTO sqla_tickets_marks (sequence, stride, `offset`, token, mark) VALUES {marks}"
-                    " ON DUPLICATE KEY UPDATE mark = CASE WHEN (sqla_tickets_marks.token = VALUES(token)) THEN"
-                    " greatest(sqla_tickets_marks.mark, VALUES(mark)) ELSE sqla_tickets_marks.mark END"
-                ),
-                (
-                    "UPDATE `sqla_tickets_marks` SET mark ="
-                    f" LAST_INSERT_ID(GREATEST(mark, CAST({r.randint(1, 99)} AS UNSIGNED))) WHERE `sequence` = 's'"
-                    f" AND `stride` = 2 AND `offset` = {r.randint(1, 3)} AND `token` = {r.choice((7, 8))}"
-                ),
+                _raising(*marks[0]) if marks[0][2] % 2 else _inserting(marks),
                 f"UPDATE `albums` SET id = {r.randint(1, 90)} WHERE stub = 'c' AND id < {r.randint(1, 90)}",
                 f"UPDATE photos SET id = {r.randint(1, 300)} WHERE stub = 'a'",
                 f"REPLACE INTO photos (id, stub) VALUES ({r.randint(1, 300)}, 'a')",
