@@ -27,6 +27,7 @@ class Connection:
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may be broken.
         is_unused: whether no draw has taken it since `Connections.close_unused` saw it idle.
+        is_lent: whether work that is no draw uses it, such as the write of a mark.
         is_closed: whether it is closed.
         under_way: a lock that a draw over it holds until it ends.
         begun: the logical timestamp of its opening, or of the start of the background call that opened it.
@@ -46,6 +47,7 @@ class Connection:
         "generation",
         "identity",
         "is_closed",
+        "is_lent",
         "is_owner_process",
         "is_unused",
         "known_tables",
@@ -63,7 +65,7 @@ class Connection:
         server: str = "",
     ) -> None:
         self.dbapi, self.begun, self.is_owner_process = dbapi, begun, owner
-        self.reused = self.is_unused = self.is_closed = False
+        self.reused = self.is_unused = self.is_lent = self.is_closed = False
         self.known_tables: set[str] = set()
         self.lease = lease
         self.under_way = threading.Lock()

@@ -281,14 +281,14 @@ class IdleConnections(deque[Connection]):
         return self._count_open() > 1
 
     @property
-    def are_all_in_use(self) -> bool:
-        """Whether some are open, and none is idle."""
-        return not self and bool(self._count_open())
-
-    @property
     def are_drawing(self) -> bool:
         """Whether a draw waits for its answer over one of them; one that still inspects its table does not count."""
         return any(each.under_way.locked() and not each.is_closed for each in self._made)
+
+    @property
+    def are_lent(self) -> bool:
+        """Whether work that is no draw uses one of them, for a statement or two."""
+        return any(each.is_lent and not each.is_closed for each in self._made)
 
     def _count_open(self) -> int:
         return sum(not connection.is_closed for connection in self._made)

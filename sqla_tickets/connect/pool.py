@@ -73,13 +73,6 @@ class Connections:
         return bool(self._idle())
 
     @property
-    def are_all_in_use(self) -> bool:
-        """Whether this caller would wait for a connection, or for another one to be opened."""
-        if not self._is_owner_process[0] or (self._is_async and not in_event_loop()):
-            return False
-        return self._idle().are_all_in_use
-
-    @property
     def connecting_since(self) -> float:
         """When a thread began to open the latest pending connection; 0 if none is pending."""
         return max((connect.since for connect in self.of_threads.connecting), default=0.0)
@@ -123,18 +116,25 @@ class Connections:
             connection = (self._idle() if self._is_async else self.of_threads).pop()
         except IndexError:
             if dialect_of(self.dialect).is_embedded:
-                return self.open()
-            if waiter is None:
-                return self._opened_or_given_back()
-            end = waiter.deadline
-            while (given := self._given_back(waiter)) is None:
-                try:
-                    return self._opened(waiter)
-                except Exception as error:
-                    if not self._can_wait_after(error) or time.monotonic() > end:
-                        raise
-            connection = given
+                connection = self.open()
+            elif waiter is None:
+                connection = self._opened_or_given_back()
+            else:
+                connection = self._given_back_or_opened(waiter)
+        connection.is_lent = waiter is None
         return connection
+
+    def _given_back_or_opened(self, waiter: Waiter) -> Connection:
+        end = waiter.deadline
+        while True:
+            given = self._given_back(waiter)
+            if given is not None:
+                return given
+            try:
+                return self._opened(waiter)
+            except Exception as error:
+                if not self._can_wait_after(error) or time.monotonic() > end:
+                    raise
 
     def _can_wait_after(self, error: Exception) -> bool:
         """Whether the server is full, and this process has other connections to wait for."""
@@ -159,13 +159,15 @@ class Connections:
             idle.replace()
 
     def _given_back(self, waiter: Waiter) -> Connection | None:
-        """Wait for another draw's connection; None if there is room for a new one.
+        """Wait for a connection in use; None if there is room for a new one, and none is lent for a moment.
 
         Raises:
             TicketServerError: the wait was cancelled, or has taken too long.
         """
         idle = self._idle()
-        if idle.has_room():
+        # to open another takes longer than a statement
+        seconds = CONNECT_TIMING.several_round_trips_seconds if idle.are_lent else 0.0
+        if idle.has_room() and not seconds:
             return None
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
@@ -174,7 +176,7 @@ class Connections:
             join = idle.queue.appendleft if waiter.is_patient else idle.queue.append
             join(request)
             idle.serve()
-            while not request.wait(CONNECT_TIMING.recheck_seconds):
+            while not request.wait(seconds or CONNECT_TIMING.recheck_seconds):
                 idle.serve()
                 if idle.has_room():
                     break
@@ -262,7 +264,7 @@ class Connections:
         idle = self._idle() if self._is_async else self.of_threads
         is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
         if is_of_now and len(idle) < CONNECT_TIMING.max_connections:
-            connection.reused, connection.is_unused = True, False
+            connection.reused, connection.is_unused, connection.is_lent = True, False, False
             idle.append(connection)
             if idle.queue:
                 idle.serve()

@@ -96,9 +96,7 @@ class Failover:
         )
         if is_first_choice:
             try:
-                blocks = first.draw_at_once(name, n)
-                if blocks is not None:
-                    return blocks
+                return first.draw_at_once(name, n) or first.draw(name, n)
             except TicketArgumentError:
                 raise
             except TicketError as error:
@@ -186,7 +184,7 @@ def servers_to_try(
     for server in ring:
         if server.breaker.reason is not None and server.breaker.state == "half_open":
             probe(server)
-    while well := _healthy(ring, name, failures):
+    while well := _healthy(ring, name, failures) if failures else plan(ring, name):
         if well[0] in failures:
             # spreads retries, guards no secret
             pause(random.uniform(0, TIMING.deadlock_pause_seconds))
@@ -213,20 +211,10 @@ def servers_to_try(
 def _healthy(
     ring: Sequence[TicketServer], name: str, failures: dict[TicketServer, TicketError]
 ) -> list[TicketServer]:
-    """The healthy servers. Those where a deadlock has ended the draw come before those that seem unresponsive.
-
-    Those with an idle connection come first: when a mark is written over the only one, a draw need not open another.
-    """
-    tried = failures and [s for s, error in failures.items() if not isinstance(error, Deadlocked)]
-
-    def rank(server: TicketServer) -> tuple[bool, bool, bool]:
-        is_last = server.is_unresponsive(name)
-        return is_last, server in failures, server.connections.are_all_in_use
-
+    """The healthy servers; those where a deadlock has ended the draw come before those that seem unresponsive."""
+    tried = [server for server, error in failures.items() if not isinstance(error, Deadlocked)]
     well = plan(ring, name, tried)
-    if len(well) > 1:
-        well.sort(key=rank)
-    return well
+    return sorted(well, key=lambda server: (server.is_unresponsive(name), server in failures))
 
 
 def _last_poll(servers: Sequence[TicketServer], began: float) -> float:

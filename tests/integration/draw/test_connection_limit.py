@@ -275,6 +275,22 @@ def test_marks_need_no_connection_of_their_own(
         assert not any(each.of_threads.are_several for each in connections)
 
 
+def test_draw_waits_only_a_moment_for_a_connection_that_is_lent(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """Such as one whose statement waits for a lock on the marks."""
+    pool = open_pool([servers.fresh_database(mysql_like(servers, "mariadb"))])
+    pool.create_table("photos")
+    pool.next_id("photos")
+    connections = pool.servers[0].connections
+    until(lambda: not connections.close_unused())
+    lent = connections.acquire()
+    pool.next_id("photos")
+    assert connections.has_idle, "it has opened one"
+    connections.release(lent)
+    assert connections.of_threads.are_several
+
+
 def make_idle(pool: TicketPool, count: int) -> None:
     """Leave so many idle connections to each server, as a burst of draws does."""
     for server in pool.servers:

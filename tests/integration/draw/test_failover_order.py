@@ -34,21 +34,6 @@ for _ in range({MANY}):
 """
 
 
-DRAWS_AND_IS_FORKED_BY_C = """
-import ctypes, os, sys
-from sqla_tickets import TicketPool
-pool = TicketPool(sys.argv[1:])
-pool._on_sqlite = False
-for _ in range(4):
-    pool.next_id("photos")
-if ctypes.PyDLL(None).fork() == 0:
-    for _ in range(6):
-        os.write(1, b"%d\\n" % pool.next_id("photos"))
-    os._exit(0)
-os.wait()
-"""
-
-
 @pytest.fixture(autouse=True)
 def _first_server_first() -> None:
     """As in production, which is what is tested here."""
@@ -89,40 +74,6 @@ def test_choice_of_the_first_server_differs_by_fork_of_c(
     firsts = json.loads(f"[{','.join(said.split())}]")
     assert len(firsts) == MANY
     assert residues(firsts) == {0, 1}
-
-
-def test_draw_goes_where_a_connection_is_idle(pool: TicketPool) -> None:
-    """While a mark is being written over the only one, say."""
-    pool.create_table("photos")
-    for _ in range(2 * len(pool.servers)):
-        pool.next_id("photos")
-    first = pool.servers[0]
-    connection = first.connections.acquire()
-    drawn = [pool.next_id("photos") for _ in range(6)]
-    assert residues(drawn) == {0}, "the second one's numbers are even"
-    assert not first.connections.has_idle
-    first.connections.release(connection)
-    assert residues(pool.next_id("photos") for _ in range(2)) == {0, 1}
-
-
-def test_draw_opens_a_connection_where_all_servers_have_none_idle(pool: TicketPool) -> None:
-    pool.create_table("photos")
-    for _ in range(2 * len(pool.servers)):
-        pool.next_id("photos")
-    taken = [server.connections.acquire() for server in pool.servers]
-    pool.next_id("photos")
-    assert any(server.connections.has_idle for server in pool.servers)
-    for server, connection in zip(pool.servers, taken, strict=True):
-        server.connections.release(connection)
-
-
-def test_fork_of_c_draws_from_all_servers(pool: TicketPool, ticket_urls: list[URL]) -> None:
-    """It has no connection yet, whatever its parent has."""
-    pool.create_table("photos")
-    urls = [url.render_as_string(hide_password=False) for url in ticket_urls]
-    arguments = [sys.executable, "-c", DRAWS_AND_IS_FORKED_BY_C, *urls]
-    said = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert residues(int(ticket) for ticket in said.split()) == {0, 1}
 
 
 @pytest.mark.parametrize("is_unresponsive", [False, True])
