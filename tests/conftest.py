@@ -22,6 +22,7 @@ import pytest
 from sqlalchemy import URL, Engine
 
 from sqla_tickets import ServerSpec, TicketPool
+from sqla_tickets.connect.pool import Connections
 from sqla_tickets.dialects import Role
 from tests.support.draws import OpenPool
 from tests.support.drivers import Route
@@ -207,8 +208,12 @@ def _checked(kinds: Sequence[str], origin: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _first_server_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pools begin with their first server, for a test to know which one a draw is sent to."""
+    """Have pools begin with their first server, for a test to know which one a draw is sent to.
+
+    Their servers take turns, even while a mark is being written.
+    """
     monkeypatch.setattr(TicketPool, "_random_start", staticmethod(lambda: 0))
+    monkeypatch.setattr(Connections, "are_lent", False)
 
 
 @pytest.fixture(autouse=True)

@@ -23,11 +23,11 @@ class Connection:
         dbapi: the driver's connection.
         lease: the checkout of a shared connection from the engine's pool; else None.
         is_owner_process: its byte 0 is 0 in a process that did not open the connection.
+        lent_at: when work that is no draw has taken it, by ``time.monotonic()``; 0 if it is idle, or a draw uses it.
         known_tables: the sequences whose tables were inspected through this connection. Another
             connection may lead to another server: behind a proxy, after a change of DNS.
         reused: whether it was idle before, and so may be broken.
         is_unused: whether no draw has taken it since `Connections.close_unused` saw it idle.
-        is_lent: whether work that is no draw uses it, such as the write of a mark.
         is_closed: whether it is closed.
         under_way: a lock that a draw over it holds until it ends.
         begun: the logical timestamp of its opening, or of the start of the background call that opened it.
@@ -47,11 +47,11 @@ class Connection:
         "generation",
         "identity",
         "is_closed",
-        "is_lent",
         "is_owner_process",
         "is_unused",
         "known_tables",
         "lease",
+        "lent_at",
         "reused",
         "under_way",
     )
@@ -65,12 +65,12 @@ class Connection:
         server: str = "",
     ) -> None:
         self.dbapi, self.begun, self.is_owner_process = dbapi, begun, owner
-        self.reused = self.is_unused = self.is_lent = self.is_closed = False
+        self.reused = self.is_unused = self.is_closed = False
         self.known_tables: set[str] = set()
         self.lease = lease
         self.under_way = threading.Lock()
         self.identity: Identity | None = None
-        self.generation = 0
+        self.generation, self.lent_at = 0, 0.0
         self._wire: Wire | None = wire_of(dbapi)
         poll = None if self._wire is None else self._wire.poller()
         cursor = TicketCursor(dbapi) if poll is None else CheckedCursor(dbapi, poll, server)

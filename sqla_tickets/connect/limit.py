@@ -287,8 +287,9 @@ class IdleConnections(deque[Connection]):
 
     @property
     def are_lent(self) -> bool:
-        """Whether work that is no draw uses one of them, for a statement or two."""
-        return any(each.is_lent and not each.is_closed for each in self._made)
+        """Whether none is idle, as work that is no draw has just taken one, for a statement or two."""
+        since = time.monotonic() - CONNECT_TIMING.recheck_seconds
+        return not self and any(each.lent_at > since and not each.is_closed for each in self._made)
 
     def _count_open(self) -> int:
         return sum(not connection.is_closed for connection in self._made)

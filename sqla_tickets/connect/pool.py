@@ -73,6 +73,13 @@ class Connections:
         return bool(self._idle())
 
     @property
+    def are_lent(self) -> bool:
+        """Whether this caller finds none idle, as work that is no draw has just taken one."""
+        if not self._is_owner_process[0] or (self._is_async and not in_event_loop()):
+            return False
+        return self._idle().are_lent
+
+    @property
     def connecting_since(self) -> float:
         """When a thread began to open the latest pending connection; 0 if none is pending."""
         return max((connect.since for connect in self.of_threads.connecting), default=0.0)
@@ -121,7 +128,8 @@ class Connections:
                 connection = self._opened_or_given_back()
             else:
                 connection = self._given_back_or_opened(waiter)
-        connection.is_lent = waiter is None
+        if waiter is None:
+            connection.lent_at = time.monotonic()
         return connection
 
     def _given_back_or_opened(self, waiter: Waiter) -> Connection:
@@ -159,15 +167,13 @@ class Connections:
             idle.replace()
 
     def _given_back(self, waiter: Waiter) -> Connection | None:
-        """Wait for a connection in use; None if there is room for a new one, and none is lent for a moment.
+        """Wait for another draw's connection; None if there is room for a new one.
 
         Raises:
             TicketServerError: the wait was cancelled, or has taken too long.
         """
         idle = self._idle()
-        # to open another takes longer than a statement
-        seconds = CONNECT_TIMING.several_round_trips_seconds if idle.are_lent else 0.0
-        if idle.has_room() and not seconds:
+        if idle.has_room():
             return None
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
@@ -176,7 +182,7 @@ class Connections:
             join = idle.queue.appendleft if waiter.is_patient else idle.queue.append
             join(request)
             idle.serve()
-            while not request.wait(seconds or CONNECT_TIMING.recheck_seconds):
+            while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
                 if idle.has_room():
                     break
@@ -264,7 +270,7 @@ class Connections:
         idle = self._idle() if self._is_async else self.of_threads
         is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
         if is_of_now and len(idle) < CONNECT_TIMING.max_connections:
-            connection.reused, connection.is_unused, connection.is_lent = True, False, False
+            connection.reused, connection.is_unused, connection.lent_at = True, False, 0.0
             idle.append(connection)
             if idle.queue:
                 idle.serve()

@@ -96,7 +96,11 @@ class Failover:
         )
         if is_first_choice:
             try:
-                return first.draw_at_once(name, n) or first.draw(name, n)
+                blocks = first.draw_at_once(name, n)
+                if blocks is None and not first.connections.are_lent:
+                    blocks = first.draw(name, n)
+                if blocks is not None:
+                    return blocks
             except TicketArgumentError:
                 raise
             except TicketError as error:

@@ -310,9 +310,12 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
-    def load(self, name: str) -> tuple[bool, int]:
-        """The sort key of healthy servers; lower is better."""
-        return self.is_unresponsive(name), len(self.in_flight)
+    def load(self, name: str) -> tuple[bool, bool, int]:
+        """The sort key of healthy servers; lower is better.
+
+        A draw need not open another connection because a mark is written over the only one.
+        """
+        return self.is_unresponsive(name), self.connections.are_lent, len(self.in_flight)
 
     def reinit_after_fork(self) -> None:
         """In a fork: do not touch the parent's connections, locks and draws."""

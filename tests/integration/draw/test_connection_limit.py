@@ -21,6 +21,7 @@ from sqla_tickets import NoTicketServer, TicketError, TicketPool, TicketServer
 from sqla_tickets.concurrency import owner_mark
 from sqla_tickets.connect.connection import Connection
 from sqla_tickets.connect.limit import IdleConnections
+from sqla_tickets.connect.pool import Connections
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.draw import hedging
 from sqla_tickets.draw.health_check import probe
@@ -46,6 +47,8 @@ TASKS, THREADS = 200, 100
 MANY = 500
 #: Fewer connections than a process may keep; MariaDB takes no smaller number.
 FEW = 10
+#: As in production: other tests have their servers take turns.
+ARE_LENT = Connections.are_lent
 Pair = tuple[list[MySQLLike], list[URL]]
 
 
@@ -259,6 +262,7 @@ def test_marks_need_no_connection_of_their_own(
     set_timing(monkeypatch, hedging, least_patience_seconds=FOR_EVER)
     set_timing(monkeypatch, hedging, unused_seconds=FOR_EVER)
     set_timing(monkeypatch, service, interval_seconds=0.0)
+    monkeypatch.setattr(Connections, "are_lent", ARE_LENT)
     _, _, urls = fresh_pair(servers, "mariadb")
     with ExitStack() as stack:
         proxies = [stack.enter_context(TcpProxy(url.port)) for url in urls]
@@ -273,22 +277,6 @@ def test_marks_need_no_connection_of_their_own(
             proxy.do(Fault("delay", 0.005))
         assert_unique([pool.next_id("photos") for _ in range(100)])
         assert not any(each.of_threads.are_several for each in connections)
-
-
-def test_draw_waits_only_a_moment_for_a_connection_that_is_lent(
-    servers: ServerFixtures, open_pool: OpenPool
-) -> None:
-    """Such as one whose statement waits for a lock on the marks."""
-    pool = open_pool([servers.fresh_database(mysql_like(servers, "mariadb"))])
-    pool.create_table("photos")
-    pool.next_id("photos")
-    connections = pool.servers[0].connections
-    until(lambda: not connections.close_unused())
-    lent = connections.acquire()
-    pool.next_id("photos")
-    assert connections.has_idle, "it has opened one"
-    connections.release(lent)
-    assert connections.of_threads.are_several
 
 
 def make_idle(pool: TicketPool, count: int) -> None:

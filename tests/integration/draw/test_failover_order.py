@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketError, TicketPool
+from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.draw.failover import servers_to_try
 from sqla_tickets.draw.server import InFlightRequest, TicketServer
 from sqla_tickets.errors import Deadlocked
@@ -74,6 +75,24 @@ def test_choice_of_the_first_server_differs_by_fork_of_c(
     firsts = json.loads(f"[{','.join(said.split())}]")
     assert len(firsts) == MANY
     assert residues(firsts) == {0, 1}
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_draws_go_elsewhere_for_a_moment_while_a_mark_is_written(
+    pool: TicketPool, *, is_stuck: bool
+) -> None:
+    """Else they would open another connection; one that stays lent keeps no draw away."""
+    pool.create_table("photos")
+    for _ in range(2 * len(pool.servers)):
+        pool.next_id("photos")
+    first = pool.servers[0]
+    lent = first.connections.acquire()
+    if is_stuck:
+        lent.lent_at -= CONNECT_TIMING.recheck_seconds
+    drawn = [pool.next_id("photos") for _ in range(6)]
+    assert residues(drawn) == ({0, 1} if is_stuck else {0}), "the second one's numbers are even"
+    first.connections.release(lent)
+    assert residues(pool.next_id("photos") for _ in range(2)) == {0, 1}
 
 
 @pytest.mark.parametrize("is_unresponsive", [False, True])
