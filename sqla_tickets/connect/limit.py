@@ -144,6 +144,9 @@ class ConnectionRequest(_Wait):
         with self._lock:
             if not self.is_waited_for:
                 return False
+            if connection is not None and self._waiter is None:
+                # at once: on a busy machine, its thread sees it much later
+                connection.lent_at = time.monotonic()
             self._connection = connection
             self._over.set()
             return True
