@@ -176,11 +176,11 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
     """
     with pools.selected() as selected, spinner(_asked(selected)):
         with_shards = _with_shards(pools)
-        found = [
+        found = doctor_.gravest_first(
             finding
             for pool in selected
             for finding in doctor_.examine(pool, sequences, with_shards)
-        ]
+        )
     if as_json:
         click.echo(output.as_json(findings=map(asdict, found)))
     else:

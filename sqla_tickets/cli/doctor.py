@@ -157,6 +157,11 @@ def examine(
         for each in _checks(server)
         for finding in each(server, inspection)
     ]
+    return gravest_first(found)
+
+
+def gravest_first(found: Iterable[Finding]) -> list[Finding]:
+    """Findings, also of several pools, with the worst consequences first."""
     order: tuple[Severity, ...] = ("repeats", "stops", "advice")
     return sorted(found, key=lambda finding: order.index(finding.severity))
 

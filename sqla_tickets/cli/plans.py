@@ -15,6 +15,7 @@ from .. import (
     TicketError,
     TicketPool,
     TicketServer,
+    TicketServerError,
     TicketTableError,
     TicketTableMissing,
 )
@@ -273,7 +274,7 @@ def restore(
     operations.refuse_to_meet(pool, name, above, joined)
     lines = [f"{text}: {number}" for number, text in known]
     lines += [
-        f"NOT KNOWN: the high-water marks on {server}, which does not answer"
+        f"NOT KNOWN: the high-water marks on {server}, {_why_unknown(states[server])}"
         for server in unanswered
     ]
     unknown = on_shards.unknown(name)
@@ -470,6 +471,12 @@ def _recorded_tickets(
     if not ids and unmarked:
         _refuse_without_peers(pool, name, unmarked, unanswered, on_shards)
     return known + ids, unanswered
+
+
+def _why_unknown(state: FoundTable | TicketError) -> str:
+    """Why a server has shown nothing: it is down, or its table is another pool's."""
+    is_up = isinstance(state, TicketError) and not isinstance(state, TicketServerError)
+    return "whose ticket table does not fit" if is_up else "which does not answer"
 
 
 def _missing_shards(on_shards: ShardIds) -> str:

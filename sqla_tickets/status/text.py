@@ -120,7 +120,7 @@ _REMEDIES: Final[dict[State, str]] = {
 _OF_THE_SERVER: Final = ("down", "no database", "read-only")
 
 
-def remedy(state: State, sequence: str, offset: int) -> str:
+def remedy(state: State, sequence: str, offset: int, pool: str = "default") -> str:
     """What to do about a server, or a sequence's table on it, in a state; empty if its status must be known, too."""
     if state == "down":
         return started_again(offset)
@@ -128,7 +128,12 @@ def remedy(state: State, sequence: str, offset: int) -> str:
         return new_or_restored(offset)
     if state == "read-only":
         return writes_again("switch off the setting that sqla-tickets doctor names", offset)
-    return _REMEDIES.get(state, "").format(sequence=shlex.quote(sequence))
+    return _REMEDIES.get(state, "").format(sequence=f"{shlex.quote(sequence)}{_option_of(pool)}")
+
+
+def _option_of(pool: str) -> str:
+    """The option that a command needs for a pool; nothing for the one that it takes without."""
+    return "" if pool == "default" else f" --pool {shlex.quote(pool)}"
 
 
 def more_numbers(largest: int, ends_at: int) -> str:
@@ -164,7 +169,7 @@ def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) ->
 
 def _problem(s: TableStatus, with_shards: str) -> Problem:
     is_of_server = s.state in _OF_THE_SERVER or not s.sequence
-    fix = remedy(s.state, s.sequence, s.offset)
+    fix = remedy(s.state, s.sequence, s.offset, s.pool)
     why = without_advice(in_short(str(s.error), s.server, s.sequence), s.state)
     if s.state == "read-only":
         why = "It answers, but takes no writes."
@@ -279,8 +284,8 @@ def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
     if status.is_read_only:
         return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (
-        f"Run sqla-tickets restore --offset {status.offset} now{with_shards}. Until then, clients draw from the other"
-        " servers."
+        f"Run sqla-tickets restore --offset {status.offset}{_option_of(status.pool)} now{with_shards}. Until then, clients"
+        " draw from the other servers."
     )
     if status.state != "quarantined":
         return fix
@@ -322,7 +327,8 @@ def writes_again(end: str, offset: int) -> str:
 def _restored_apart(offset: int) -> str:
     return (
         f"under an address that no client has; then run sqla-tickets restore --offset {offset}, with"
-        " --server and --shard URLs for every server and shard. Give it the clients' address last."
+        " --server and --shard URLs for every server and shard, and with --stride if it is not the number of servers."
+        " Give it the clients' address last."
     )
 
 
