@@ -137,6 +137,24 @@ def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: st
     assert "more" not in alone
 
 
+@pytest.mark.parametrize(
+    ("state", "error", "command"),
+    [
+        ("set back", "", "sqla-tickets restore --offset 2"),
+        ("no table", f"{SERVERS[1]} has no ticket table 'photos': create it", "sqla-tickets create photos"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("pool", "option"), [("default", ""), ("my media", " --pool 'my media'")])
+def test_a_command_that_is_advised_names_the_pool(
+    state: State, error: str, command: str, pool: str, option: str
+) -> None:
+    """Without it, the command is about the default pool, whose server is well."""
+    statuses = [replace(status, pool=pool) for status in pair("photos", state, error)]
+    text = " ".join(shown(status_view(statuses, [], 2), 200).split())
+    assert command + option in text
+    assert ("--pool" in text) == bool(option)
+
+
 NUMBERED = f"the ticket table 'photos' on {SERVERS[1]} is numbered differently. The table has 2"
 
 
