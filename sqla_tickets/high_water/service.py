@@ -300,8 +300,8 @@ class HighWaterService:
         if now >= self._due:
             self.begin_to_write(server)
         table.write_due = self._due
-        unbound = self._stored(server, table, table.high_water) + self.lead // 2
-        table.lead_limit = max(table.lead_limit, unbound)
+        near = self._stored(server, table, table.high_water) + self.lead // 2
+        table.lead_limit = max(table.lead_limit, near)
 
     def is_of_earlier_generation(self, server: ServerAccess, table: TicketTable) -> bool:
         """Whether the sequence was dropped and created anew since this process drew from its table."""
