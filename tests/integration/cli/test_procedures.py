@@ -69,6 +69,8 @@ def query(self, sql, unbuffered=False):
     os.kill(os.getpid(), signal.SIGKILL)
 
 Connection.query = query
+from sqla_tickets.connect import cursor
+cursor.insert_over_socket = lambda dbapi, poll: None  # it does without that method
 if what == "alembic":
     from alembic.config import main
 else:
