@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from sqlalchemy import ClauseElement
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from ..concurrency import SharedCall, in_background, time
 from ..connect.connection import Connection
+from ..connect.cursor import DrawCursor
 from ..connect.engines import in_memory
 from ..connect.identity import Identity
 from ..dialects import ErrorKind
@@ -35,9 +36,6 @@ from .statements import (
     upsert,
 )
 from .timing import TIMING
-
-if TYPE_CHECKING:
-    from ..connect.cursor import DrawCursor
 
 log = logging.getLogger("sqla_tickets.high_water.service")
 T = TypeVar("T")

@@ -31,6 +31,14 @@ def first_peer(pool: TicketPool) -> Peer:
     return pool._marks._peers[0]
 
 
+def draw_and_write(pool: TicketPool, *names: str) -> None:
+    """Draw from each table of some sequences, and wait until the marks are written."""
+    for server in pool.servers:
+        for name in names:
+            server.draw(name, 50)
+    pool._marks.flush()
+
+
 def changed(mark: Mark) -> dict[str, Mark]:
     return {
         "higher": mark._replace(number=mark.number + 100),
@@ -48,9 +56,7 @@ SHOW_MARKS = ("mysql", "mariadb")
 def test_only_a_mark_that_is_stored_is_shown(
     ticket_urls: list[URL], pool: TicketPool, which: str
 ) -> None:
-    for server in pool.servers:
-        server.draw("photos", 50)
-    pool._marks.flush()
+    draw_and_write(pool, "photos")
     before = stored(ticket_urls[0])
     mark = changed(before)[which]
     [written] = first_peer(pool).store.write([mark])
@@ -71,10 +77,7 @@ def test_marks_written_together_are_each_shown_as_stored(
 ) -> None:
     set_timing(monkeypatch, store_module, marks_singly=singly)
     pool.create_table("it's 100 %")
-    for server in pool.servers:
-        server.draw("photos", 50)
-        server.draw("it's 100 %", 50)
-    pool._marks.flush()
+    draw_and_write(pool, "photos", "it's 100 %")
     rows = run(ticket_urls[0], f"SELECT * FROM {MARKS} ORDER BY 1")
     marks = [Mark(str(row[0]), *(int(str(n)) for n in row[1:])) for row in rows]
     higher = [mark._replace(number=mark.number + 100) for mark in marks]
@@ -92,9 +95,7 @@ def test_marks_written_together_are_each_shown_as_stored(
 def test_mark_of_a_row_that_is_gone_is_inserted_again(
     ticket_urls: list[URL], pool: TicketPool
 ) -> None:
-    for server in pool.servers:
-        server.draw("photos", 50)
-    pool._marks.flush()
+    draw_and_write(pool, "photos")
     mark = stored(ticket_urls[0])
     run(ticket_urls[0], f"DELETE FROM {MARKS}")
     first_peer(pool).store.write([mark])
@@ -105,9 +106,7 @@ def test_a_forged_mark_in_the_answer_is_not_believed(
     ticket_urls: list[URL], pool: TicketPool
 ) -> None:
     """It is read, and judged as any other one."""
-    for server in pool.servers:
-        server.draw("photos", 50)
-    pool._marks.flush()
+    draw_and_write(pool, "photos")
     run(ticket_urls[0], f"UPDATE {MARKS} SET mark = {2**62}")
     table = pool.servers[ABOUT - 1].table("photos")
     before = table.high_water
