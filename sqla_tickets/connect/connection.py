@@ -71,9 +71,11 @@ class Connection:
         self.under_way = threading.Lock()
         self.identity: Identity | None = None
         self.generation, self.lent_at = 0, 0.0
-        self._wire: Wire | None = wire_of(dbapi)
-        poll = None if self._wire is None else self._wire.poller()
-        cursor = TicketCursor(dbapi) if poll is None else CheckedCursor(dbapi, poll, server)
+        self._wire = wire = wire_of(dbapi)
+        poll = None if wire is None else wire.poller()
+        cursor = TicketCursor(dbapi)
+        if wire is not None and poll is not None:
+            cursor = CheckedCursor(dbapi, wire, poll, server)
         self.cursor = cast("DrawCursor", cursor)
 
     @property

@@ -11,7 +11,7 @@ from sqlalchemy.util import await_only
 
 from ..errors import OutOfStep
 from .ok_packets import Insert, Pollable, insert_over_socket
-from .sockets import CLOSED, Poll, buffer_of
+from .sockets import CLOSED, Poll, Wire, buffer_of
 
 log = logging.getLogger("sqla_tickets.connect.connection")
 
@@ -88,16 +88,17 @@ class CheckedCursor(TicketCursor):
 
     Args:
         dbapi: the driver's connection.
-        poll: shows what has arrived on the connection's socket.
+        wire: the connection's socket.
+        poll: shows what has arrived on it.
         name: the server's name, for the log.
     """
 
     __slots__ = ("_buffer", "_has_read_ahead", "_insert", "_inserts_by_driver", "_name", "_poll")
 
-    def __init__(self, dbapi: DBAPIConnection, poll: Poll, name: str = "") -> None:
+    def __init__(self, dbapi: DBAPIConnection, wire: Wire, poll: Poll, name: str = "") -> None:
         super().__init__(dbapi)
         self._poll, self._buffer, self._name = poll, buffer_of(dbapi), name
-        over_socket = insert_over_socket(dbapi, poll)
+        over_socket = insert_over_socket(dbapi, wire, poll)
         #: Whether an `insert` leaves it to the driver to read, which may read ahead.
         self._inserts_by_driver = over_socket is None
         #: Whether the driver may have read ahead.

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from ..errors import OutOfStep
-from .sockets import Poll
+from .sockets import Poll, SocketWire, Wire
 
 
 class Pollable(Protocol):
@@ -40,6 +40,10 @@ Insert: TypeAlias = "Callable[[str, Pollable | None], int]"
 
 _COM_QUERY: Final = b"\x03"
 _HEADER: Final = 4
+#: The sequence number of an answer's first packet.
+_FIRST: Final = b"\x01"
+#: What the header of an answer that is one whole packet, as a number, exceeds the answer's length by.
+_BEGINNING: Final = (1 << 24) - _HEADER
 _ERROR: Final = b"\xff"
 #: A header, a zero, two numbers of a byte each, and twice two bytes: the status and the number of warnings.
 _LEAST_BYTES: Final = _HEADER + 7
@@ -60,14 +64,15 @@ _SENDING: Final = (
 _MOST_BYTES: Final = 1024
 
 
-def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
+def insert_over_socket(dbapi: DBAPIConnection, wire: Wire, poll: Poll) -> Insert | None:
     """A function that sends statements as PyMySQL does.
 
-    It uses the socket as PyMySQL left it, with its time-out and its TLS. The caller makes sure that no answer is
+    It uses the socket with the time-out and the TLS that PyMySQL gave it. The caller makes sure that no answer is
     unread. After any error but the server's own, the connection must be closed.
 
     Args:
         dbapi: a driver's connection that has read an answer before.
+        wire: its socket.
         poll: waits for the socket.
 
     Returns:
@@ -83,25 +88,27 @@ def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
             return None
     connection: Any = dbapi
     sock: socket.socket = connection._sock
-    send, receive = sock.sendall, sock.recv
+    is_tls = isinstance(sock, ssl.SSLSocket)
     # of TLS, a part of a record may come, which is no data yet
-    is_unlimited = isinstance(sock, ssl.SSLSocket) and sock.gettimeout() is None
+    is_unlimited = is_tls and sock.gettimeout() is None
+    quick = sock if is_tls or not isinstance(wire, SocketWire) else wire.socket
+    send, receive, receive_ready = quick.sendall, sock.recv, quick.recv
     encoding: str = connection.encoding
     raise_error: Callable[[bytes], object] = driver.err.raise_mysql_exception
 
     def insert(statement: str, request: Pollable | None) -> int:
         query = _COM_QUERY + statement.encode(encoding)
         send(len(query).to_bytes(_HEADER, "little") + query)
-        if request is not None and (is_unlimited or not poll(1000 * request.overdue_seconds)):
+        answer: bytes
+        if request is None:
+            answer = receive(_MOST_BYTES)
+        elif is_unlimited or not poll(1000 * request.overdue_seconds):
             request.be_polled()
-        answer: bytes = receive(_MOST_BYTES)
-        while len(answer) < _HEADER or len(answer) < _HEADER + int.from_bytes(answer[:3], "little"):
-            if request is not None:
-                request.be_polled()
-            more: bytes = receive(_MOST_BYTES)
-            if not more:
-                raise ConnectionError("the server closed the connection")
-            answer += more
+            answer = receive(_MOST_BYTES)
+        else:
+            answer = receive_ready(_MOST_BYTES)
+        while int.from_bytes(answer[:_HEADER], "little") != len(answer) + _BEGINNING:
+            answer += _rest(answer, request, receive)
         ticket = _ticket(answer)
         if ticket is None:
             raise_error(answer[_HEADER:])
@@ -111,14 +118,33 @@ def insert_over_socket(dbapi: DBAPIConnection, poll: Poll) -> Insert | None:
     return insert
 
 
+def _rest(answer: bytes, request: Pollable | None, receive: Callable[[int], bytes]) -> bytes:
+    """More of an answer that is not one whole packet.
+
+    Raises:
+        OutOfStep: it can never become the first packet of an answer.
+        ConnectionError: the server closed the connection.
+    """
+    length, number = int.from_bytes(answer[:3], "little"), answer[3:_HEADER]
+    if len(answer) >= _HEADER and (number != _FIRST or len(answer) >= _HEADER + length):
+        raise OutOfStep("expected one packet")
+    if request is not None:
+        request.be_polled()
+    more = receive(_MOST_BYTES)
+    if not more:
+        raise ConnectionError("the server closed the connection")
+    return more
+
+
 def _ticket(answer: bytes) -> int | None:
     """The number that the server generated, as its OK packet says; None for an error packet.
+
+    Args:
+        answer: one whole packet.
 
     Raises:
         OutOfStep: it is anything else.
     """
-    if answer[3] != 1 or len(answer) != _HEADER + int.from_bytes(answer[:3], "little"):
-        raise OutOfStep("expected one packet")
     if answer[_HEADER:].startswith(_ERROR):
         return None
     # a draw changes one row or two; the number's first byte is next

@@ -59,6 +59,10 @@ class SocketWire:
     Args:
         number: the number of the driver's socket.
 
+    Attributes:
+        socket: the socket without a time-out, so that Python does not poll it before each call. Where the driver has set
+            one, the system's calls do not wait.
+
     Raises:
         OSError: there is no number left.
     """
@@ -66,7 +70,7 @@ class SocketWire:
     def __init__(self, number: int) -> None:
         own = os.dup(number)
         was_blocking = os.get_blocking(own)
-        self._socket = socket.socket(fileno=own)
+        self.socket = socket.socket(fileno=own)
         # both descriptors share the flag, which `socket.setdefaulttimeout` has just changed
         os.set_blocking(own, was_blocking)
 
@@ -74,15 +78,15 @@ class SocketWire:
         if not hasattr(select, "poll"):
             return None
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN | CLOSED)
+        poll.register(self.socket, select.POLLIN | CLOSED)
         return poll.poll
 
     def shut_down(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
 
 def wire_of(dbapi_connection: DBAPIConnection) -> Wire | None:

@@ -70,7 +70,7 @@ def query(self, sql, unbuffered=False):
 
 Connection.query = query
 from sqla_tickets.connect import cursor
-cursor.insert_over_socket = lambda dbapi, poll: None  # it does without that method
+cursor.insert_over_socket = lambda dbapi, wire, poll: None  # it does without that method
 if what == "alembic":
     from alembic.config import main
 else:

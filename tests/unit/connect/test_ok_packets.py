@@ -14,6 +14,7 @@ import pytest
 from pymysql.connections import Connection
 
 from sqla_tickets.connect.ok_packets import Insert, Pollable, insert_over_socket
+from sqla_tickets.connect.sockets import SocketWire
 from sqla_tickets.errors import OutOfStep
 
 #: Status "autocommit", and no warnings.
@@ -40,6 +41,12 @@ def error(code: int, text: bytes) -> bytes:
     return packet(b"\xff" + code.to_bytes(2, "little") + b"#40001" + text)
 
 
+def over_socket(connection: object, wire: SocketWire | None) -> Insert | None:
+    poll = select.poll().poll if wire is None else wire.poller()
+    assert poll is not None
+    return insert_over_socket(cast("Any", connection), cast("Any", wire), poll)
+
+
 class Wire:
     """A PyMySQL connection, and the other end of its socket."""
 
@@ -48,9 +55,8 @@ class Wire:
         here.settimeout(5)
         self.connection = cast("Any", kind(defer_connect=True))
         self.connection._sock = here
-        poll = select.poll()
-        poll.register(here, select.POLLIN)
-        self.insert = insert_over_socket(cast("Any", self.connection), poll.poll)
+        self.wire = SocketWire(here.fileno())
+        self.insert = over_socket(self.connection, self.wire)
 
     def answer(self, *parts: bytes, request: Pollable | None = None) -> int:
         """What a draw returns if the server sends this."""
@@ -61,6 +67,7 @@ class Wire:
 
     def close(self) -> None:
         self.there.close()
+        self.wire.close()
         self.connection._force_close()
 
 
@@ -216,9 +223,8 @@ def test_patched_connection_sends_in_its_own_way() -> None:
     """As a tracer patches it."""
     connection = Connection(defer_connect=True)
     connection.query = lambda *_: 0  # type: ignore[method-assign]  # what a tracer does
-    assert insert_over_socket(cast("Any", connection), select.poll().poll) is None
+    assert over_socket(connection, None) is None
 
 
 def test_other_driver_has_none() -> None:
-    found: Insert | None = insert_over_socket(cast("Any", object()), select.poll().poll)
-    assert found is None
+    assert over_socket(object(), None) is None
