@@ -12,7 +12,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from ..concurrency import OwnerMark, threading
 from .cursor import CheckedCursor, DrawCursor, TicketCursor
 from .identity import Identity
-from .sockets import Wire, wire_of
+from .sockets import wire_of
 
 
 class Connection:

@@ -44,7 +44,7 @@ _HEADER: Final = 4
 _FIRST: Final = b"\x01"
 #: What the header of an answer that is one whole packet, as a number, exceeds the answer's length by.
 _BEGINNING: Final = (1 << 24) - _HEADER
-_ERROR: Final = b"\xff"
+_ERROR: Final = 0xFF
 #: A header, a zero, two numbers of a byte each, and twice two bytes: the status and the number of warnings.
 _LEAST_BYTES: Final = _HEADER + 7
 #: How many bytes follow the first one of a length-encoded integer; without one of these it is the number itself.
@@ -145,10 +145,12 @@ def _ticket(answer: bytes) -> int | None:
     Raises:
         OutOfStep: it is anything else.
     """
-    if answer[_HEADER:].startswith(_ERROR):
+    if len(answer) < _LEAST_BYTES:
+        raise OutOfStep("expected an OK packet")
+    if answer[_HEADER] == _ERROR:
         return None
     # a draw changes one row or two; the number's first byte is next
-    if len(answer) < _LEAST_BYTES or answer[_HEADER] or answer[5] >= _SMALL:
+    if answer[_HEADER] or answer[5] >= _SMALL:
         raise OutOfStep("expected an OK packet")
     ticket, end = answer[6], 7
     if ticket >= _SMALL:

@@ -81,10 +81,9 @@ class Failover:
         next_start = self._rotations.get(name) or self._rotations.setdefault(
             name, count(self._random_start()).__next__
         )
-        start = next_start() % len(self._servers)
-        began = time.monotonic()
-        failures: dict[TicketServer, TicketError] = {}
-        first = self._servers[start]
+        servers, began = self._servers, time.monotonic()
+        start = next_start() % len(servers)
+        first = servers[start]
         table = first.tables.get(name)
         is_first_choice = (
             table is not None
@@ -96,7 +95,7 @@ class Failover:
         )
         if is_first_choice:
             try:
-                blocks = first.draw_at_once(name, n)
+                blocks = first.draw_at_once(name, n, began)
                 if blocks is None and not first.connections.are_lent:
                     blocks = first.draw(name, n)
                 if blocks is not None:
@@ -104,9 +103,9 @@ class Failover:
             except TicketArgumentError:
                 raise
             except TicketError as error:
-                failures[first] = error
                 self._log_failure(first, name, error, was_well=True)
-        return self._draw_elsewhere(name, n, start, began, failures)
+                return self._draw_elsewhere(name, n, start, began, {first: error})
+        return self._draw_elsewhere(name, n, start, began, {})
 
     def _is_least_loaded(self, server: TicketServer) -> bool:
         """Whether a server that draws wait for answers them, and no other server has fewer in flight."""

@@ -347,7 +347,7 @@ class TicketServer(TableAccess):
                 a deadlock.
         """
         if not is_patient and not stays and hedge_of is None:
-            blocks = self.draw_at_once(name, n)
+            blocks = self.draw_at_once(name, n, time.monotonic())
             if blocks is not None:
                 return blocks
         request = self._request(name, n, hedge_of)
@@ -365,8 +365,13 @@ class TicketServer(TableAccess):
             request.context = (hedge_of and hedge_of.context) or copy_context()
         return request
 
-    def draw_at_once(self, name: str, n: int) -> list[range] | None:
+    def draw_at_once(self, name: str, n: int, since: float) -> list[range] | None:
         """Draw over an idle connection, from a table that is known: the path of nearly every draw.
+
+        Args:
+            name: the sequence's name.
+            n: how many tickets are wanted.
+            since: the time now, by ``time.monotonic()``.
 
         Returns:
             The same as `draw`; None if something has to be found out first, and nothing was sent.
@@ -374,7 +379,7 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: as `draw` raises it.
         """
-        connections, table, since = self.connections, self.tables.get(name), time.monotonic()
+        connections, table = self.connections, self.tables.get(name)
         monitor, events = self._monitor(), self._events
         if table is None or monitor is None or events is None:
             return None
@@ -441,8 +446,7 @@ class TicketServer(TableAccess):
     ) -> list[range]:
         """Send a draw and accept its tickets, which must be above ``before``; none if the table's row is gone."""
         table = request.table
-        kinds = request.error_kinds
-        has_waited = bool(kinds) and ErrorKind.LOCK_TIMEOUT in kinds
+        has_waited = ErrorKind.LOCK_TIMEOUT in request.error_kinds
         blocks = layout.draw(connection.cursor, request.n, has_waited=has_waited)
         if not connection.is_owner_process[0]:
             raise OutOfStep("a fork: the answer is the parent's")

@@ -284,10 +284,12 @@ class TicketTable:
         if last > self.ends_at:
             raise RefusedTickets("exhausted", last, self.ends_at)
         with self._lock:
-            if blocks[0][0] <= self.high_water and self._has(blocks):
-                raise RefusedTickets("repeated", blocks[0][0], self.high_water)
+            high_water = self.high_water
+            if blocks[0].start <= high_water and self._has(blocks):
+                raise RefusedTickets("repeated", blocks[0].start, high_water)
             self.received.extend(blocks)
-            self.high_water = max(self.high_water, last)
+            if last > high_water:
+                self.high_water = last
             self.draws += 1
 
     def exhausted(self, server: object, n: int) -> TicketsExhausted:

@@ -371,7 +371,7 @@ def test_server_that_freezes_after_a_lock_wait_is_given_up(
     with locked(first, urls[0]):
         try:
             with ThreadPoolExecutor(1) as executor:
-                failed = executor.submit(server.draw_at_once, "photos", 1)
+                failed = executor.submit(server.draw_at_once, "photos", 1, time.monotonic())
                 with pytest.raises(TicketError):
                     failed.result(FOR_EVER)
         finally:
@@ -393,8 +393,15 @@ def test_draw_that_is_interrupted_after_a_lock_wait_keeps_no_connection(
     draw_from(pool, 1)
     draw_from(pool, 2)
     server = pool.servers[0]
-    draw = server.draw_at_once if is_at_once else partial(server.draw, is_patient=True)
-    wait_for(lambda: server.draw_at_once("photos", 1), "an idle connection that knows the table")
+    draw = (
+        partial(server.draw_at_once, since=time.monotonic())
+        if is_at_once
+        else partial(server.draw, is_patient=True)
+    )
+    wait_for(
+        lambda: server.draw_at_once("photos", 1, time.monotonic()),
+        "an idle connection that knows the table",
+    )
 
     def interrupt(connection: Connection, request: slow_path.Request) -> None:
         raise KeyboardInterrupt
