@@ -464,10 +464,12 @@ def move(
     """Move a sequence to the servers of another pool of the configuration, while clients draw."""
     with pools.all() as found:
         here, there = find_pool(found, pools.pool), find_pool(found, target)
-        plan = plans.move(here, sequence, there)
+        asked = _asked([here, there])
+        with spinner(asked):
+            plan = plans.move(here, sequence, there)
         execute(
             [plan],
-            _asked([here, there]),
+            asked,
             dry_run=dry_run,
             is_confirmed=yes,
             as_json=as_json,

@@ -201,7 +201,12 @@ def create(
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
-    """Move a sequence to the servers of another pool."""
+    """Move a sequence to the servers of another pool.
+
+    Raises:
+        TicketError: it cannot move.
+    """
+    operations.check_move(source, name, target)
     here = ", ".join(map(str, source.servers))
     there = ", ".join(map(str, target.servers))
     lines = [

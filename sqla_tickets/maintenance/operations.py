@@ -368,11 +368,29 @@ def move(source: Servers, name: str, target: Servers) -> None:
     """Move a sequence to the servers of another pool, while clients draw from it.
 
     Raises:
+        TicketError: as `check_move` raises it, or a server failed. Call it again when that is repaired.
+    """
+    transfer, is_to_be_done = _checked_move(source, name, target)
+    if is_to_be_done:
+        known = target._marks.of(name).prepare(opens_above=0)
+        # a source may have been set back, and only its peers know
+        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
+    transfer.raise_marks(source._marks.of(name))
+
+
+def check_move(source: Servers, name: str, target: Servers) -> None:
+    """Check that a sequence can move to the servers of another pool, and change nothing.
+
+    Raises:
         TicketArgumentError: the pools share a server, or differ in their stride.
         TicketTableError: a server of the target is in a cluster, where the table could not be drawn from.
-        TicketError: a server failed, the source has no table, or the target has one. Call it again
-            when that is repaired.
+        TicketError: a server failed, the source has no table, or the target has one.
     """
+    _checked_move(source, name, target)
+
+
+def _checked_move(source: Servers, name: str, target: Servers) -> tuple[_Transfer, bool]:
+    """A move that was checked, and whether something is left to do."""
     if source.stride != target.stride:
         raise TicketArgumentError(
             f"{name!r} cannot move from the pool {source.name!r} (stride {source.stride}) to {target.name!r} (stride "
@@ -388,13 +406,11 @@ def move(source: Servers, name: str, target: Servers) -> None:
         )
     transfer = _Transfer(handles(source, name), handles(target, name))
     _compare([transfer])
-    if transfer.is_to_be_done():
+    is_to_be_done = transfer.is_to_be_done()
+    if is_to_be_done:
         refuse_during_resize(source, name)
         transfer.refuse_to_lock()
-        known = target._marks.of(name).prepare(opens_above=0)
-        # a source may have been set back, and only its peers know
-        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
-    transfer.raise_marks(source._marks.of(name))
+    return transfer, is_to_be_done
 
 
 def refuse_during_resize(pool: Servers, name: str) -> None:

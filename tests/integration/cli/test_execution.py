@@ -52,7 +52,6 @@ def test_terminal_is_asked_after_the_plan(
         ["retire"],
         ["grow", "--add", "sqlite:///{folder}/third.db"],
         ["grow", "--finish", "--quiet", "0"],
-        ["move", "photos", "--to", "default"],
     ],
     ids=lambda command: " ".join(command[:2]),
 )

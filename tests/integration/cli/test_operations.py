@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from sqla_tickets import TicketPool, TicketTableMoved
 from tests.support.command_line import Done, options, run_cli
 from tests.support.draws import OpenPool, draw_from, run
 from tests.support.servers import ServerFixtures
+from tests.support.terminal import in_a_terminal, read_until
 
 SQLITE = pytest.mark.ticket_servers("sqlite")
 
@@ -149,11 +151,19 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     (tmp_path / "pyproject.toml").write_text(
         "[tool.alembic]\nticket_servers = ['sqlite:///a.db', 'sqlite:///b.db']\n"
         "[tool.alembic.ticket_pools.media]\nservers = ['sqlite:///c.db', 'sqlite:///d.db']\n"
+        "[tool.alembic.ticket_pools.wide]\nservers = ['sqlite:///e.db']\nstride = 4\n"
     )
     old = open_pool(["sqlite:///a.db", "sqlite:///b.db"])
     old.create_table("photos")
     high = max(old.next_ids("photos", 50))
     assert run_cli("move", "photos", "--to", "media", "--dry-run").code == 0
+    for unfit, why in (("wide", "both pools the same stride"), ("default", "share servers")):
+        refused = run_cli("move", "photos", "--to", unfit, "--dry-run")
+        assert refused.code != 0
+        assert why in " ".join(refused.text.split())
+    command = [sys.executable, "-m", "sqla_tickets.cli", "move"]
+    with in_a_terminal([*command, "photos", "--to", "media"]) as (_, terminal):
+        read_until(terminal, "[y/N]")
     high = max(high, *old.next_ids("photos", 1))
     done = run_cli("move", "photos", "--to", "media")
     assert done.code == 0, done.text
