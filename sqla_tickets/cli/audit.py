@@ -11,7 +11,15 @@ from typing import Final, Literal, NamedTuple
 
 from .. import TableStatus, TicketError, TicketPool
 from ..concurrency import time
-from ..status.text import EVERY_SHARD, in_short, remedy, restoration, set_back, without_advice
+from ..status.text import (
+    EVERY_SHARD,
+    in_short,
+    named,
+    remedy,
+    restoration,
+    set_back,
+    without_advice,
+)
 from ..tables.metadata import Tombstone
 from .inspection import PoolInspection, high_waters, inspect_pool
 from .shards import Shard, TicketColumn
@@ -158,7 +166,7 @@ def audit(
     inspection = inspect_pool(pool, [sequence], with_shards, with_found=False)
     report.high_waters = _issued(inspection, sequence)
     report.anomalies = [
-        *_duplicates(scan, sources, sequence),
+        *_duplicates(scan, sources, named(sequence, inspection.pool.name)),
         *_not_compared(inspection, report),
         *_set_back(inspection, sequence),
         *_not_issued(inspection, scan, report, sources),
@@ -244,7 +252,7 @@ def _twice(ids: Sequence[int], sources: Sequence[Source]) -> list[int]:
     return [i for i in ids if rows[i] > 1]
 
 
-def _duplicates(scan: _Scan, sources: Sequence[Source], sequence: str) -> Iterator[Anomaly]:
+def _duplicates(scan: _Scan, sources: Sequence[Source], argument: str) -> Iterator[Anomaly]:
     still = _twice(scan.repeated, sources) if scan.repeated else []
     if still or scan.more_repeats:
         having = [source for source in sources if still and source.having(still)]
@@ -257,7 +265,7 @@ def _duplicates(scan: _Scan, sources: Sequence[Source], sequence: str) -> Iterat
             fix=(
                 f"Find the cause: a shard's own AUTO_INCREMENT, an id inserted by hand, a row that was moved but not "
                 "deleted, a database that is named twice, or a ticket server that was set back (sqla-tickets "
-                f"status). Give one of the two rows a new id: sqla-tickets next {shlex.quote(sequence)}{_as_many(len(still) + scan.more_repeats)}. "
+                f"status). Give one of the two rows a new id: sqla-tickets next {argument}{_as_many(len(still) + scan.more_repeats)}. "
                 "Ids that were equal before a take-over may stay: audit the later ids, --above NUMBER."
             ),
         )
@@ -279,9 +287,8 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
             reason, fix = str(state), "Repair that, then audit again."
         elif reason is None:
             reason = "it has no ticket table in use"
-            fix = (
-                f"Create it, by a migration or sqla-tickets create {shlex.quote(report.sequence)}."
-            )
+            sequence = named(report.sequence, inspection.pool.name)
+            fix = f"Create it, by a migration or sqla-tickets create {sequence}."
             if isinstance(state, Tombstone) and state.kind == "moved":
                 reason = f"the sequence is now {state.sequence!r} of the pool {state.pool!r}"
                 fix = (
@@ -291,7 +298,7 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
             elif isinstance(state, Tombstone) and state.end:
                 reason = f"its table {state.end}"
             if isinstance(state, Tombstone) and state.kind == "retired":
-                fix = remedy("retired", report.sequence, server.server.offset)
+                fix = remedy("retired", report.sequence, server.server.offset, inspection.pool.name)
         said = without_advice(in_short(reason, str(server.server), report.sequence), "down")
         why = f"It is not known which tickets it issued. {said}"
         yield Anomaly(kind="not compared", server=str(server.server), why=why, fix=fix)

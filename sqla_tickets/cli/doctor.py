@@ -31,6 +31,7 @@ from ..status.text import (
     EVERY_SHARD,
     in_short,
     more_numbers,
+    named,
     remedy,
     restoration,
     set_back,
@@ -369,7 +370,7 @@ def missing_marks(server: ServerInspection, pool: PoolInspection) -> Iterator[Fi
         value="missing" if is_missing else f"not readable for {server.account}",
         why=f"A process {'that starts' if is_missing else 'of this user'} cannot learn from this server that a peer was "
         "set back, and that peer repeats ids.",
-        fix=f"sqla-tickets create {shlex.quote(first)}"
+        fix=f"sqla-tickets create {named(first, pool.pool.name)}"
         if is_missing
         else f"Grant {server.account} what `sqla-tickets grants draw --on {server.kind}` prints.",
     )
@@ -455,7 +456,7 @@ def unreachable(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
         variable="connection",
         value="none",
         why=without_advice(in_short(str(server.error), str(server.server), ""), server.state),
-        fix=remedy(server.state, "", server.server.offset),
+        fix=remedy(server.state, "", server.server.offset, pool.pool.name),
     )
 
 
@@ -539,7 +540,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value="missing",
                 why="Only the other servers can issue its tickets.",
-                fix=f"sqla-tickets create {shlex.quote(name)}",
+                fix=f"sqla-tickets create {named(name, pool.pool.name)}",
             )
         elif isinstance(state, Tombstone) and state.end:
             is_retired = state.kind == "retired"
@@ -550,9 +551,9 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value=state.kind,
                 why=f"It {state.end}, at {state.high_water}.",
-                fix=remedy("retired", name, server.server.offset)
+                fix=remedy("retired", name, server.server.offset, pool.pool.name)
                 if is_retired
-                else f"sqla-tickets create {shlex.quote(name)}",
+                else f"sqla-tickets create {named(name, pool.pool.name)}",
             )
         elif isinstance(state, Tombstone) and not _has_moved(name, pool):
             yield Finding(
@@ -573,7 +574,7 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 variable=f"table {name}",
                 value=found,
                 why=without_advice(in_short(str(state), str(server.server), name), found),
-                fix=remedy(found, name, server.server.offset),
+                fix=remedy(found, name, server.server.offset, pool.pool.name),
             )
         elif isinstance(state, ActiveTable) and state.number is None:
             yield Finding(

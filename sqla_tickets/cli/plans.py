@@ -28,7 +28,7 @@ from ..maintenance.status import State, ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
-from ..status.text import EVERY_SHARD
+from ..status.text import EVERY_SHARD, named
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from ..tables.new_table import seed, stub_of
@@ -303,7 +303,7 @@ def restore(
         {name: lines},
         lambda: [_restore(pool, name, servers, above)],
         following,
-        [f"run sqla-tickets create {shlex.quote(name)}, which begins above the peers' marks"]
+        [f"run sqla-tickets create {named(name, pool.name)}, which begins above the peers' marks"]
         * bool(missing),
         is_possible=not all(line.startswith(NOT_POSSIBLE) for line in raising),
     )

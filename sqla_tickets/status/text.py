@@ -120,7 +120,7 @@ _REMEDIES: Final[dict[State, str]] = {
 _OF_THE_SERVER: Final = ("down", "no database", "read-only")
 
 
-def remedy(state: State, sequence: str, offset: int, pool: str = "default") -> str:
+def remedy(state: State, sequence: str, offset: int, pool: str) -> str:
     """What to do about a server, or a sequence's table on it, in a state; empty if its status must be known, too."""
     if state == "down":
         return started_again(offset)
@@ -128,7 +128,12 @@ def remedy(state: State, sequence: str, offset: int, pool: str = "default") -> s
         return new_or_restored(offset)
     if state == "read-only":
         return writes_again("switch off the setting that sqla-tickets doctor names", offset)
-    return _REMEDIES.get(state, "").format(sequence=f"{shlex.quote(sequence)}{_option_of(pool)}")
+    return _REMEDIES.get(state, "").format(sequence=named(sequence, pool))
+
+
+def named(sequence: str, pool: str) -> str:
+    """A sequence as a command's arguments name it."""
+    return shlex.quote(sequence) + _option_of(pool)
 
 
 def _option_of(pool: str) -> str:

@@ -471,6 +471,14 @@ def test_a_table_that_is_missing_or_empty(pool: TicketPool, ticket_urls: list[UR
     assert found["table people"].fix == "sqla-tickets create people"
 
 
+def test_advice_names_the_pool(ticket_urls: list[URL]) -> None:
+    with TicketPool(ticket_urls, name="media") as pool:
+        pool.create_table("photos")
+        run(ticket_urls[0], "DROP TABLE photos")
+        (found,) = (f for f in examine(pool) if f.check == "tables")
+    assert found.fix == "sqla-tickets create photos --pool media"
+
+
 @MYSQL_LIKE
 def test_a_table_of_another_pool(pair: Pair, open_pool: OpenPool) -> None:
     found = [f for f in examine(open_pool(pair.urls[::-1])) if f.code == "table-unfit"]
