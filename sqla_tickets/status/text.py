@@ -46,7 +46,10 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
         statuses: the status of every sequence on every server.
         servers: how many there are.
     """
-    wanted = {(s.pool, s.sequence): s for s in statuses if s.sequence and s.state != "moved"}
+    drawn_from = {(s.pool, s.sequence) for s in statuses if is_drawn_from(s)}
+    # one server of them may be restored from a backup that is older than the move
+    gone = _moved(statuses) - drawn_from
+    wanted = {key: s for s in statuses if s.sequence and (key := (s.pool, s.sequence)) not in gone}
     which: dict[State, set[tuple[str, str]]] = {}
     for s in statuses:
         if s.state not in ("up", "moved"):
@@ -55,7 +58,6 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
         f"{len(found)}{'' if n else _of(servers)} {_is(state, len(found))}"
         for n, (state, found) in enumerate(which.items())
     )
-    drawn_from = {(s.pool, s.sequence) for s in statuses if is_drawn_from(s)}
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
@@ -169,7 +171,20 @@ def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) ->
         statuses: the status of every sequence on every server.
         with_shards: what follows the name of a command that reads the shards.
     """
-    return [_problem(s, with_shards) for s in statuses if s.state != "up"]
+    moved = _moved(statuses)
+    found: list[Problem] = []
+    for s in statuses:
+        if s.state == "set back" and (s.pool, s.sequence) in moved:
+            fix = "Run the last move, rename or migration of the sequence again, which closes it here."
+            found.append(_problem(s, with_shards)._replace(fix=fix))
+        elif s.state != "up":
+            found.append(_problem(s, with_shards))
+    return found
+
+
+def _moved(statuses: Sequence[TableStatus]) -> set[tuple[str, str]]:
+    """The sequences that have left their pool, as at least one of its servers shows."""
+    return {(s.pool, s.sequence) for s in statuses if s.state == "moved"}
 
 
 def _problem(s: TableStatus, with_shards: str) -> Problem:

@@ -578,3 +578,27 @@ def test_the_library_does_not_import_it(open_pool: OpenPool) -> None:
         "assert not {'click', 'rich', 'sqla_tickets.cli'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_server_that_is_restored_from_before_a_move_has_its_last_move_repeated(
+    tmp_path: Path,
+) -> None:
+    """The pool that has the sequence now issues its ids."""
+    files = [tmp_path / f"{name}.db" for name in "abcd"]
+    urls = [URL.create("sqlite", database=str(file)) for file in files]
+    with TicketPool(urls[:2]) as pool, TicketPool(urls[2:], name="media") as media:
+        pool.create_table("photos")
+        draw_from(pool, 1)
+        backup = files[0].read_bytes()
+        draw_from(pool, 2, 5)
+        operations.move(pool, "photos", media)
+    files[0].write_bytes(backup)
+    config = tmp_path / "pools.toml"
+    config.write_text(
+        f"[tool.alembic]\nticket_servers = {[str(url) for url in urls[:2]]}\n"
+        f"[tool.alembic.ticket_pools.media]\nservers = {[str(url) for url in urls[2:]]}\n"
+    )
+    shown = run_cli("status", "--config", str(config), "--over", 0)
+    assert "is SET BACK. Ids are still issued." in shown.text
+    assert "Run the last move, rename or migration of the sequence again" in shown.text
+    assert "sqla-tickets restore" not in shown.text
