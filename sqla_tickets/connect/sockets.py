@@ -71,7 +71,8 @@ class SocketWire:
         own = os.dup(number)
         was_blocking = os.get_blocking(own)
         self.socket = socket.socket(fileno=own)
-        # both descriptors share the flag, which `socket.setdefaulttimeout` has just changed
+        self.socket.settimeout(None)  # nor that of `socket.setdefaulttimeout`
+        # both descriptors share the flag, which has just been changed
         os.set_blocking(own, was_blocking)
 
     def poller(self) -> Poll | None:

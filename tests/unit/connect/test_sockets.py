@@ -27,7 +27,9 @@ def test_an_application_s_default_timeout_does_not_reach_the_driver_s_socket(
         usual = socket.getdefaulttimeout()
         socket.setdefaulttimeout(10)
         try:
-            SocketWire(here.fileno()).close()
+            wire = SocketWire(here.fileno())
+            assert wire.socket.gettimeout() is None
+            wire.close()
         finally:
             socket.setdefaulttimeout(usual)
         assert os.get_blocking(here.fileno()) is blocks
