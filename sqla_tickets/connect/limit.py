@@ -265,18 +265,17 @@ class IdleConnections(deque[Connection]):
 
     def has_room(self) -> bool:
         """Whether a draw that finds none idle may open another one."""
-        there = self._count_open()
-        if there and time.monotonic() < self.full_until:
+        there, connecting = self._count_open(), list(self.connecting)
+        if (there or connecting) and time.monotonic() < self.full_until:
             return False
-        connecting = list(self.connecting)
         waited_for = sum(connect.is_wanted for connect in connecting)
         is_room = len(connecting) + there < CONNECT_TIMING.max_connections
         return is_room and waited_for < CONNECT_TIMING.max_connecting
 
     def can_do_without(self) -> bool:
-        """The server admits no more: return whether there are other connections to wait for."""
+        """The server admits no more: return whether there are other connections to wait for, open or pending."""
         self.full_until = time.monotonic() + CONNECT_TIMING.server_full_seconds
-        return bool(self._count_open())
+        return bool(self._count_open() or self.connecting.refs)
 
     @property
     def are_several(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Dialect, Engine
+from sqlalchemy.pool import PoolProxiedConnection
 
 from ..concurrency import (
     OwnerMark,
@@ -24,6 +25,7 @@ from ..concurrency import (
     in_background,
     in_event_loop,
     owner_mark,
+    pause,
     running_loop,
     threading,
     time,
@@ -64,6 +66,7 @@ class Connections:
         self._forked = False
         self._last_identity: Identity | None = None
         self._closed_at = 0
+        self._has_first = False
         self._is_owner_process: OwnerMark = b"\0"
         self.abandon()
 
@@ -401,6 +404,9 @@ class Connections:
             _of_another_process.append((self._source, self.of_threads, self._loops))
             self._forked = True
             self._source = self._engine.pool.recreate()
+        self._lock_of_first = threading.Lock()
+        #: The event loops of the tasks that open the engine's first connection.
+        self._opening_first: list[asyncio.AbstractEventLoop] = []
         # One thread at a time uses the connection of a database in memory.
         shared = self._shared and not self._is_async
         self.alone = threading.RLock() if shared else None
@@ -452,7 +458,7 @@ class Connections:
             )
         timestamp, owner = begun(), self._is_owner_process
         try:
-            lease = self._source.connect()
+            lease = self._check_out()
         except BaseException:
             clear_tls_errors()
             raise
@@ -469,6 +475,32 @@ class Connections:
             self._close(connection)
             raise
         return connection
+
+    def _check_out(self) -> PoolProxiedConnection:
+        """Check out a new connection of the engine's.
+
+        While SQLAlchemy learns from the first one what the server is, it holds an ``asyncio.Lock``, for which only one
+        event loop can wait. So the others wait until it is open.
+        """
+        if not self._is_async or self._has_first:
+            return self._source.connect()
+        loop = asyncio.get_running_loop()
+        while not self._may_open_first(loop):
+            pause(CONNECT_TIMING.first_recheck_seconds)
+        try:
+            lease = self._source.connect()
+            self._has_first = True
+            return lease
+        finally:
+            self._opening_first.remove(loop)
+
+    def _may_open_first(self, loop: asyncio.AbstractEventLoop) -> bool:
+        with self._lock_of_first:
+            is_free = all(other is loop or other.is_closed() for other in self._opening_first)
+            if is_free or self._has_first:
+                self._opening_first.append(loop)
+                return True
+        return False
 
     def _prepare(self, connection: Connection) -> None:
         dbapi, cursor, dialect = connection.dbapi, connection.cursor, dialect_of(self.dialect)

@@ -77,6 +77,7 @@ class ConnectTiming:
         several_round_trips_seconds: the least patience for opening a connection, and for inspecting a table.
         recheck_seconds: how often a draw in the queue checks that a connection can still come, and how long other work
             waits for one before it opens its own.
+        first_recheck_seconds: how often an event loop checks whether another one has opened the first connection.
         server_full_seconds: how long a server that had too many connections is not asked for a new one.
         max_connections: how many a process keeps to one server; further draws wait for one of them.
         max_connecting: how many are opened at once: each takes several round trips, while a draw takes one.
@@ -86,6 +87,7 @@ class ConnectTiming:
 
     several_round_trips_seconds: float = 0.05
     recheck_seconds: float = 0.25
+    first_recheck_seconds: float = 0.01
     server_full_seconds: float = 1.0
     max_connections: int = 16
     max_connecting: int = 4

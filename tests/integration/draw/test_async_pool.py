@@ -50,6 +50,13 @@ OTHERS = {
 
 Draws = Callable[[AsyncTicketPool, random.Random], Awaitable[list[int]]]
 ON_ROUTES = pytest.mark.parametrize("route", ROUTES, ids=str)
+#: The transports of a loop that has ended are closed when they are collected, and aiosqlite's thread may have an answer
+#: for it.
+WHAT_ENDED_LOOPS_LEAVE = pytest.mark.filterwarnings(
+    "ignore:.nclosed:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    r"ignore:Exception in thread .*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning",
+)
 
 
 @pytest.fixture
@@ -120,12 +127,7 @@ async def test_cancelled_tasks_leave_nothing(route: Route, urls: list[URL]) -> N
     await asyncio.to_thread(assert_closed, urls)  # the loop may have some to close
 
 
-# the transports of a loop that has ended are closed when they are collected
-@pytest.mark.filterwarnings("ignore:.nclosed:ResourceWarning")
-# and aiosqlite's thread may have an answer for it
-@pytest.mark.filterwarnings(
-    r"ignore:Exception in thread .*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning"
-)
+@WHAT_ENDED_LOOPS_LEAVE
 @ON_ROUTES
 def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list[URL]) -> None:
     """A pool that one loop closes goes on in the others; what a loop has left open is closed later."""
@@ -153,6 +155,27 @@ def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list
     asyncio.run(pool.dispose())
     gc.collect()  # not in a test that is warned of it
     assert_closed(urls)
+
+
+@WHAT_ENDED_LOOPS_LEAVE
+@ON_ROUTES
+def test_loops_that_begin_together_share_a_pool(route: Route, urls: list[URL]) -> None:
+    """Each waits for another one's first connection, where SQLAlchemy lets only one event loop wait."""
+    maker = AsyncTicketPool(urls)
+    asyncio.run(maker.create_table("photos"))
+    asyncio.run(maker.dispose())
+    pool, began = AsyncTicketPool(urls), threading.Barrier(4)
+
+    async def draw() -> list[int]:
+        began.wait(PATIENCE)
+        ids = await asyncio.gather(*(pool.next_id("photos") for _ in range(5)))
+        await pool.dispose()
+        return ids
+
+    with ThreadPoolExecutor(4) as threads:
+        drawn = threads.map(lambda _: asyncio.run(draw()), range(4))
+        assert_unique([key for ids in drawn for key in ids])
+    gc.collect()  # not in a test that is warned of it
 
 
 @pytest.mark.filterwarnings(

@@ -362,6 +362,26 @@ def test_connections_that_were_in_use_at_the_first_check_are_closed_later(
     until(lambda: len(connections_to(server, url)) == 1)
 
 
+def test_first_draws_queue_for_the_one_connection_that_a_server_has_left(
+    servers: ServerFixtures, open_pool: OpenPool
+) -> None:
+    """Those that are refused one wait for the one that another draw is opening."""
+    server = mysql_like(servers, "mariadb")
+    url = servers.fresh_database(server)
+    other, late = open_pool([url]), open_pool([url])
+    other.create_table("photos")
+    with setting(server, max_connections=FEW):
+        make_idle(other, FEW - 1 - len(connections_to(server, url)))
+        together = threading.Barrier(FEW)
+
+        def draw(_: int) -> int:
+            together.wait(FOR_EVER)
+            return late.next_id("photos")
+
+        with ThreadPoolExecutor(FEW) as threads:
+            assert_unique(list(threads.map(draw, range(FEW))))
+
+
 @contextlib.contextmanager
 def filled(server: MySQLLike, there: TicketServer) -> Iterator[list[Connection]]:
     """A server that admits no more connections, with those that this process uses."""
