@@ -206,14 +206,16 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     Raises:
         TicketError: it cannot move.
     """
-    operations.check_move(source, name, target)
+    is_to_be_done = operations.check_move(source, name, target)
     here = ", ".join(map(str, source.servers))
     there = ", ".join(map(str, target.servers))
     lines = [
-        f"close {name!r} on {there}, where no client draws yet",
+        f"create {name!r} on {there}, closed until the last step",
         f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
         f"open {name!r} on {there}, above the highest ticket of all servers",
     ]
+    if not is_to_be_done:
+        lines = [f"{name!r} is already in the pool {target.name!r}: no table is closed or opened"]
 
     def run() -> list[str]:
         operations.move(source, name, target)
@@ -226,7 +228,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
                 f" Raise it above {high} before any client draws"
             )
         return [
-            f"{here} shows no ticket of {name!r} above {high}, and issues no more; new tickets start at {begin}"
+            f"no ticket of {name!r} on {here} is above {high}, and none follows; new tickets start at {begin}"
         ]
 
     following = (

@@ -378,15 +378,18 @@ def move(source: Servers, name: str, target: Servers) -> None:
     transfer.raise_marks(source._marks.of(name))
 
 
-def check_move(source: Servers, name: str, target: Servers) -> None:
+def check_move(source: Servers, name: str, target: Servers) -> bool:
     """Check that a sequence can move to the servers of another pool, and change nothing.
+
+    Returns:
+        False if it has moved already.
 
     Raises:
         TicketArgumentError: the pools share a server, or differ in their stride.
         TicketTableError: a server of the target is in a cluster, where the table could not be drawn from.
         TicketError: a server failed, the source has no table, or the target has one.
     """
-    _checked_move(source, name, target)
+    return _checked_move(source, name, target)[1]
 
 
 def _checked_move(source: Servers, name: str, target: Servers) -> tuple[_Transfer, bool]:

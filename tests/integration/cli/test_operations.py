@@ -167,11 +167,13 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     high = max(high, *old.next_ids("photos", 1))
     done = run_cli("move", "photos", "--to", "media")
     assert done.code == 0, done.text
-    found = re.search(r"shows no ticket of .* above (\d+), .* start at (\d+)", done.text)
+    found = re.search(r"no ticket of .* above (\d+), .* start at (\d+)", done.text)
     assert found
     assert high <= int(found[1]) < int(found[2])
     with pytest.raises(TicketTableMoved):
         old.next_id("photos")
+    again = run_cli("move", "photos", "--to", "media", "--dry-run")
+    assert "is already in the pool 'media'" in " ".join(again.text.split())
     (first,) = run_cli("next", "photos", "--pool", "media").text.split()
     assert int(first) > high
     refused = run_cli("move", "photos", "--to", "nowhere")
