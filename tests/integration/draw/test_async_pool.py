@@ -157,8 +157,9 @@ def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list
     assert_closed(urls)
 
 
+# a cancelled closing of aiosqlite's may wait for ever for its thread, with any pool
 @WHAT_ENDED_LOOPS_LEAVE
-@ON_ROUTES
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.kind != "sqlite"], ids=str)
 def test_loops_that_begin_together_share_a_pool(route: Route, urls: list[URL]) -> None:
     """Each waits for another one's first connection, where SQLAlchemy lets only one event loop wait."""
     maker = AsyncTicketPool(urls)
