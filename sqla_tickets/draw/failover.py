@@ -84,6 +84,7 @@ class Failover:
         servers, began = self._servers, time.monotonic()
         start = next_start() % len(servers)
         first = servers[start]
+        failures: dict[TicketServer, TicketError] = {}
         table = first.tables.get(name)
         is_first_choice = (
             table is not None
@@ -103,9 +104,9 @@ class Failover:
             except TicketArgumentError:
                 raise
             except TicketError as error:
+                failures[first] = error
                 self._log_failure(first, name, error, was_well=True)
-                return self._draw_elsewhere(name, n, start, began, {first: error})
-        return self._draw_elsewhere(name, n, start, began, {})
+        return self._draw_elsewhere(name, n, start, began, failures)
 
     def _is_least_loaded(self, server: TicketServer) -> bool:
         """Whether a server that draws wait for answers them, and no other server has fewer in flight."""
