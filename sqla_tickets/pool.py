@@ -366,7 +366,10 @@ class TicketPool(event.EventTarget):
             try:
                 return self._failover.draw(name, n)
             except TicketTableMoved as moved:
-                log.info("following the sequence %r: %s", name, moved)
+                where, _, _ = str(moved).rpartition(
+                    ": "
+                )  # its advice is for clients without that pool
+                log.info("following the sequence %r: %s", name, where)
         return self._draw_redirected(name, n)
 
     def _draw_redirected(self, name: str, n: int) -> list[range]:

@@ -135,10 +135,10 @@ class Failover:
     def _log_failure(
         self, server: TicketServer, name: str, error: TicketError, *, was_well: bool
     ) -> None:
-        if isinstance(error, Deadlocked):  # a busy table has many
+        # a busy table has many deadlocks, and a sequence that has moved is followed
+        if isinstance(error, (Deadlocked, TicketTableMoved)):
             return
-        # else it was logged before; a sequence that has moved is followed
-        is_news = was_well and not isinstance(error, TicketTableMoved)
+        is_news = was_well  # else it was logged before
         table = server.table(name).breaker
         if (
             is_news and not table.is_closed

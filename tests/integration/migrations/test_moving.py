@@ -218,6 +218,9 @@ def test_draw_that_follows_a_move_warns_nobody(
     with default.attached(metadata), media.attached(metadata), caplog.at_level(logging.INFO):
         assert default.next_ids("photos", 5)
     assert "following the sequence 'photos'" in caplog.text
+    assert "of the pool 'media'" in caplog.text
+    assert "has failed" not in caplog.text
+    assert "attach" not in caplog.text
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
