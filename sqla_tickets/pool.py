@@ -366,9 +366,8 @@ class TicketPool(event.EventTarget):
             try:
                 return self._failover.draw(name, n)
             except TicketTableMoved as moved:
-                where, _, _ = str(moved).rpartition(
-                    ": "
-                )  # its advice is for clients without that pool
+                # its advice is for clients without that pool
+                where, _, _ = str(moved).rpartition(": ")
                 log.info("following the sequence %r: %s", name, where)
         return self._draw_redirected(name, n)
 

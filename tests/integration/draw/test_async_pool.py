@@ -54,7 +54,6 @@ ON_ROUTES = pytest.mark.parametrize("route", ROUTES, ids=str)
 #: for it.
 WHAT_ENDED_LOOPS_LEAVE = pytest.mark.filterwarnings(
     "ignore:.nclosed:ResourceWarning",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
     r"ignore:Exception in thread .*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning",
 )
 
@@ -159,6 +158,7 @@ def test_loops_of_threads_and_closed_loops_share_a_pool(route: Route, urls: list
 
 # a cancelled closing of aiosqlite's may wait for ever for its thread, with any pool
 @WHAT_ENDED_LOOPS_LEAVE
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.kind != "sqlite"], ids=str)
 def test_loops_that_begin_together_share_a_pool(route: Route, urls: list[URL]) -> None:
     """Each waits for another one's first connection, where SQLAlchemy lets only one event loop wait."""
