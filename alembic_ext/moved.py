@@ -29,8 +29,8 @@ def find_moved(pools: Pools, op: TicketTableOp) -> tuple[TicketPool, str] | None
     """The present pool and name of a sequence, by its tables' metadata; None if it has not moved."""
     found = redirect_paths.find(pools.values(), step_of(op))
     if found is not None:
-        there = f"{found[1]!r} of the pool {found[0].name!r}"
-        log.info("the sequence %r of the pool %r is now %s", op.name, op.pool or "default", there)
+        there = _said((found[0].name, found[1]))
+        log.info("the sequence %s is now %s", _said(step_of(op)), there)
     return found
 
 
@@ -66,7 +66,13 @@ def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
     """Suppress the error of repeating a move that an earlier run has finished."""
     try:
         yield
-    except (CommandError, TicketError) as error:
+    except (CommandError, TicketError):
         if not redirect_paths.has_gone(pools.values(), source, target):
             raise
-        log.info("nothing is done: %r has already moved to %r (%s)", source, target, error)
+        log.info("nothing to do: %s has already become %s", _said(source), _said(target))
+
+
+def _said(step: Step) -> str:
+    """A pool and a sequence in a message."""
+    pool, sequence = step
+    return f"{sequence!r} of the pool {pool!r}"

@@ -6,17 +6,18 @@ import functools
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 import click
 from alembic.util import CommandError
+from rich.text import Text
 
 from alembic_ext.configuration import expanded
 
 from .. import TicketArgumentError, TicketError, arguments
 from ..draw.access import LARGEST_STRIDE
 from ..tables.new_table import largest_ticket
-from . import FAILED
+from . import FAILED, output
 from .config import PoolOptions
 
 FOUND = 1
@@ -89,6 +90,10 @@ class Failure(click.ClickException):
     """The command failed."""
 
     exit_code = FAILED
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Print the message, on a terminal in lines that end with whole words."""
+        output.show(Text(f"Error: {self.format_message()}"), is_error=True)
 
 
 def exit_with(is_well: bool) -> NoReturn:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import (
+    TableStatus,
     TicketArgumentError,
     TicketError,
     TicketPool,
@@ -28,7 +29,7 @@ from ..maintenance.status import State, ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
-from ..status.text import EVERY_SHARD, named
+from ..status.text import EVERY_SHARD, named, restoration, set_back
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from ..tables.new_table import seed, stub_of
@@ -106,9 +107,10 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         action = "stays" if number > highest else f"is raised above {highest}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
     lines += [
-        f"NOT ENOUGH for {server}: {_refusal(server, mark, on_shards.with_shards)}"
-        for server, mark in _refused(pool, name).items()
-        if seed(highest + 1, pool.stride, server.offset) + pool.stride <= mark
+        f"NOT ENOUGH for {status.server}: {_why_refused(status, on_shards.with_shards)}"
+        for status in _refused(pool, name)
+        if seed(highest + 1, pool.stride, status.offset) + pool.stride
+        <= (status.high_water_mark or 0)
     ]
     following = (
         f"sqla-tickets audit{on_shards.with_shards}. After a take-over, add --above NUMBER to leave out the ids from"
@@ -833,29 +835,22 @@ def _proof_where_accepted(
     Raises:
         PartlyDone: the marks refuse those of some servers.
     """
-    refused = _refused(pool, name)
-    accepted = [server for server in pool.servers if server not in refused]
+    refused = {status.server: status for status in _refused(pool, name)}
+    accepted = [server for server in pool.servers if str(server) not in refused]
     if refused:
         reasons = (
-            f"{server}: {_refusal(server, mark, with_shards)}" for server, mark in refused.items()
+            f"{server}: {_why_refused(status, with_shards)}" for server, status in refused.items()
         )
         raise PartlyDone("; ".join(reasons), proof(accepted) if accepted else "")
     return proof(accepted)
 
 
-def _refused(pool: TicketPool, name: str) -> dict[TicketServer, int]:
-    """The servers with tickets that the peers' marks refuse, and these marks."""
-    statuses = {s.server: s for s in ask_tables(pool, [name], ask_peers=True)}
-    return {
-        server: statuses[str(server)].high_water_mark or 0
-        for server in pool.servers
-        if statuses[str(server)].state in ("set back", "quarantined")
-    }
+def _refused(pool: TicketPool, name: str) -> list[TableStatus]:
+    """The servers with tickets that their peers' marks refuse."""
+    statuses = ask_tables(pool, [name], ask_peers=True)
+    return [status for status in statuses if status.state in ("set back", "quarantined")]
 
 
-def _refusal(server: TicketServer, mark: int, with_shards: str) -> str:
+def _why_refused(status: TableStatus, with_shards: str) -> str:
     """Why the tickets of a server are refused, and what to do."""
-    return (
-        f"it was set back, and clients refuse its tickets up to {mark}. Run sqla-tickets restore --offset"
-        f" {server.offset}{with_shards}"
-    )
+    return f"{set_back(status)} {restoration(status, with_shards)}"

@@ -297,7 +297,13 @@ def columns_of(
         found += _of_models(models, pool)
     if not found:
         keys = {name: key for shard in shards for name, key in shard.keys().items()}
-        found = [TicketColumn(s, keys[s], s) for s in sorted(sequences) if s in keys]
+        names = sorted(sequences)
+        if not names and are_needed:
+            raise TicketArgumentError(
+                f"the pool {pool!r} has no sequences: name another pool with --pool, or the column of a table that"
+                " another program created with --column photos.id"
+            )
+        found = [TicketColumn(s, keys[s], s) for s in names if s in keys]
     if not found and are_needed:
         raise TicketArgumentError(
             f"no column that holds tickets of the pool {pool!r} is known: name it with --column photos.id or --models "

@@ -76,6 +76,7 @@ class TableStatus:
         ends_at: the largest ticket that may be returned: ``largest``, or where servers with a larger stride joined.
         layout: the table's layout; None before it was inspected.
         is_foreign: whether the table has no metadata: another program created it.
+        has_moved: whether a server of the pool shows that the sequence has moved to another pool.
         rate: tickets a second of all clients together; None if it was not measured.
         buffered: how many tickets of the sequence this process has buffered, from any server.
         draws: how many draws of this process the table has answered.
@@ -99,6 +100,7 @@ class TableStatus:
     ends_at: int = largest_ticket(64)
     layout: LayoutName | None = None
     is_foreign: bool = False
+    has_moved: bool = False
     rate: float | None = None
     buffered: int = 0
     draws: int = 0
@@ -178,7 +180,9 @@ def ask_tables(
                     server.ask_peers(table)
             asked.append((server, table, last))
         # when all have answered, as any of them may show where servers joined
-        found += [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
+        here = [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
+        has_moved = any(status.state == "moved" for status in here)
+        found += [replace(status, has_moved=has_moved) for status in here]
     return _with_leads(found)
 
 

@@ -48,7 +48,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     """
     drawn_from = {(s.pool, s.sequence) for s in statuses if is_drawn_from(s)}
     # one server of them may be restored from a backup that is older than the move
-    gone = _moved(statuses) - drawn_from
+    gone = {(s.pool, s.sequence) for s in statuses if s.has_moved} - drawn_from
     wanted = {key: s for s in statuses if s.sequence and (key := (s.pool, s.sequence)) not in gone}
     which: dict[State, set[tuple[str, str]]] = {}
     for s in statuses:
@@ -171,20 +171,7 @@ def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) ->
         statuses: the status of every sequence on every server.
         with_shards: what follows the name of a command that reads the shards.
     """
-    moved = _moved(statuses)
-    found: list[Problem] = []
-    for s in statuses:
-        if s.state == "set back" and (s.pool, s.sequence) in moved:
-            fix = "Run the last move, rename or migration of the sequence again, which closes it here."
-            found.append(_problem(s, with_shards)._replace(fix=fix))
-        elif s.state != "up":
-            found.append(_problem(s, with_shards))
-    return found
-
-
-def _moved(statuses: Sequence[TableStatus]) -> set[tuple[str, str]]:
-    """The sequences that have left their pool, as at least one of its servers shows."""
-    return {(s.pool, s.sequence) for s in statuses if s.state == "moved"}
+    return [_problem(s, with_shards) for s in statuses if s.state != "up"]
 
 
 def _problem(s: TableStatus, with_shards: str) -> Problem:
@@ -301,6 +288,8 @@ def set_back(status: TableStatus) -> str:
 
 def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
     """The remedy for a table that was set back."""
+    if status.has_moved:
+        return "Run the last move, rename or migration of the sequence again, which closes it here."
     if status.is_read_only:
         return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (

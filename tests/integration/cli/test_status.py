@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
 
 from sqla_tickets import (
     NodeLeases,
@@ -600,5 +600,14 @@ def test_server_that_is_restored_from_before_a_move_has_its_last_move_repeated(
     )
     shown = run_cli("status", "--config", str(config), "--over", 0)
     assert "is SET BACK. Ids are still issued." in shown.text
-    assert "Run the last move, rename or migration of the sequence again" in shown.text
-    assert "sqla-tickets restore" not in shown.text
+    shard = f"sqlite:///{tmp_path / 'shard.db'}"
+    engine = create_engine(shard)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE photos (id INTEGER PRIMARY KEY)")
+    engine.dispose()
+    doctor = run_cli("doctor", "--config", str(config))
+    audit = run_cli("audit", "--config", str(config), "--shard", shard)
+    for command in (shown, doctor, audit):
+        text = " ".join(command.text.split())
+        assert "Run the last move, rename or migration of the sequence again" in text
+        assert "sqla-tickets restore" not in text
