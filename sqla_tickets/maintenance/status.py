@@ -180,10 +180,8 @@ def ask_tables(
                     server.ask_peers(table)
             asked.append((server, table, last))
         # when all have answered, as any of them may show where servers joined
-        here = [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
-        has_moved = any(status.state == "moved" for status in here)
-        found += [replace(status, has_moved=has_moved) for status in here]
-    return _with_leads(found)
+        found += [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
+    return _compared(found)
 
 
 def known_tables(pool: StatusPool) -> list[TableStatus]:
@@ -198,7 +196,7 @@ def known_tables(pool: StatusPool) -> list[TableStatus]:
                 reason = server.breaker.reason or table.reason
                 status = _status(pool, server, table, reason or table.fence, False)
                 found.append(replace(status, last_ticket=table.fence))
-    return _with_leads(found)
+    return _compared(found)
 
 
 def _last_ticket(server: TicketServer, name: str) -> int | TicketError:
@@ -269,11 +267,17 @@ def _is_refused(last: int, stride: int, mark: int) -> bool:
     return last + stride <= mark
 
 
-def _with_leads(statuses: Sequence[TableStatus]) -> list[TableStatus]:
+def _compared(statuses: Sequence[TableStatus]) -> list[TableStatus]:
+    """The statuses of one pool, with what follows from those of the other servers."""
     last = [(s.sequence, s.last_ticket) for s in statuses if s.last_ticket is not None]
     least = {name: min(n for other, n in last if other == name) for name, _ in last}
+    moved = {s.sequence for s in statuses if s.state == "moved"}
     return [
-        s if s.last_ticket is None else replace(s, lead=s.last_ticket - least[s.sequence])
+        replace(
+            s,
+            lead=None if s.last_ticket is None else s.last_ticket - least[s.sequence],
+            has_moved=s.sequence in moved,
+        )
         for s in statuses
     ]
 

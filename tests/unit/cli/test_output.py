@@ -36,6 +36,7 @@ def record(sequence: str, offset: int, state: State = "up", **more: object) -> T
         stride=2,
         offset=offset,
         state=state,
+        has_moved=state == "moved",
         up=True,
         last_ticket=1_204_567_890 + offset,
         high_water_mark=1_204_567_890,
