@@ -25,6 +25,7 @@ from ..errors import (
     TicketTableMoved,
 )
 from .health_check import probe
+from .shared import SharedDraws
 from .timing import TIMING
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ class Failover:
     ) -> None:
         self._pool, self._servers, self._events = pool, servers, events
         self._random_start = random_start
-        self._rotations: dict[str, Callable[[], int]] = {}
+        self.reinit_after_fork()
 
     def reinit_after_fork(self) -> None:
-        """In a fork: begin the rotation at another random server."""
-        self._rotations = {}
+        """In a fork: begin the rotation at another random server, and share no draw of the parent."""
+        self._rotations: dict[str, Callable[[], int]] = {}
+        self._shared = SharedDraws(self._draw_unshared, lambda: self._servers[0].patience)
 
     def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` tickets, at least one, from the first server that answers.
@@ -94,19 +96,43 @@ class Failover:
             and (not first.in_flight or self._is_least_loaded(first))
             and not first.probes.under_way.refs
         )
-        if is_first_choice:
-            try:
-                blocks = first.draw_at_once(name, n, began)
-                if blocks is None and not first.connections.are_lent:
-                    blocks = first.draw(name, n)
-                if blocks is not None:
-                    return blocks
-            except TicketArgumentError:
-                raise
-            except TicketError as error:
-                failures[first] = error
-                self._log_failure(first, name, error, was_well=True)
-        return self._draw_elsewhere(name, n, start, began, failures)
+        if (first.in_flight or not is_first_choice) and self._is_to_share(name, n):
+            shared = self._shared.draw(name, n)
+            if shared is not None:
+                return shared
+        try:
+            if is_first_choice:
+                try:
+                    blocks = first.draw_at_once(name, n, began)
+                    if blocks is None and not first.connections.are_lent:
+                        blocks = first.draw(name, n)
+                    if blocks is not None:
+                        return blocks
+                except TicketArgumentError:
+                    raise
+                except TicketError as error:
+                    failures[first] = error
+                    self._log_failure(first, name, error, was_well=True)
+            return self._draw_elsewhere(name, n, start, began, failures)
+        finally:
+            if self._shared.waiting:
+                self._shared.let_next_begin()
+
+    def _draw_unshared(self, name: str, n: int) -> list[range]:
+        """The same as `draw`, however many draws are in flight."""
+        try:
+            # an interrupted draw may go on in a fork, whose rotations are new
+            start = self._rotations.get(name, self._random_start)() % len(self._servers)
+            return self._draw_elsewhere(name, n, start, time.monotonic(), {})
+        finally:
+            if self._shared.waiting:
+                self._shared.let_next_begin()
+
+    def _is_to_share(self, name: str, n: int) -> bool:
+        """Whether a draw is small, and even the server that it would go to has many in flight."""
+        well = plan(self._servers, name)
+        is_busy = bool(well) and len(well[0].in_flight) >= TIMING.shared_from
+        return is_busy and n <= TIMING.most_in_a_share
 
     def _is_least_loaded(self, server: TicketServer) -> bool:
         """Whether a server that draws wait for answers them, and no other server has fewer in flight."""

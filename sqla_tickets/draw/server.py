@@ -310,6 +310,12 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
+    @property
+    def patience(self) -> float:
+        """After how many seconds a draw is overdue."""
+        monitor = self._monitor()
+        return TIMING.first_patience_seconds if monitor is None else monitor.patience
+
     def load(self, name: str) -> tuple[bool, bool, int]:
         """The sort key of healthy servers; lower is better.
 

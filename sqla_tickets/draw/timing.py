@@ -68,6 +68,11 @@ class Timing:
         ready_tickets: how many single tickets are ready at most.
         lost_fetch_seconds: after how long an unfinished fetch is forgotten, as its event loop may be closed.
         failed_fetch_seconds: the pause after a failed fetch.
+        shared_from: how many draws in flight to each server make the next ones share one.
+        most_shares: how many callers a shared draw serves at most.
+        most_in_a_share: how many tickets a caller may want to share a draw; with all, not more than `tickets_at_once`.
+        shared_wait_seconds: for how long a caller may always wait for a shared draw to begin, or to end.
+        shared_wait_times: it may wait this many times as long as it takes until a draw is overdue.
         refill_wait_seconds: how long tasks wait for a block before one of them draws another, as its server may be
             unresponsive.
         refills_waited_for: how many blocks in a row a task waits for before it draws for itself.
@@ -123,6 +128,11 @@ class Timing:
     ready_tickets: int = 1000
     lost_fetch_seconds: float = 10.0
     failed_fetch_seconds: float = 1.0
+    shared_from: int = 2
+    most_shares: int = 250
+    most_in_a_share: int = 100
+    shared_wait_seconds: float = 0.1
+    shared_wait_times: float = 2.0
     refill_wait_seconds: float = 0.03
     refills_waited_for: int = 8
     refill_loop_iterations: int = 10

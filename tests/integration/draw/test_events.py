@@ -257,7 +257,8 @@ def test_threads_count_together(pool: TicketPool) -> None:
         tickets = list(threads.map(lambda n: pool.next_ids("photos", n % 3 + 1), range(200)))
     counts, drawn = collector.counts, sum(map(len, tickets))
     assert sum(counts.drawn.values()) == drawn
-    assert sum(map(sum, counts.buckets.values())) == sum(r.draws for r in pool.status()) == 200
+    draws = sum(map(sum, counts.buckets.values()))
+    assert draws == sum(r.draws for r in pool.status()) <= 200  # some threads share a draw
 
 
 @MARIADB

@@ -1,0 +1,160 @@
+"""Shared draws: callers that come while many draws are in flight get their tickets from one draw.
+
+A hundred tickets cost one round trip, as one ticket does. So a process with hundreds of threads or tasks need not send
+hundreds of draws at once, each of which waits for a connection, for the server and for the interpreter. The first
+caller that comes while many draws are in flight leads a shared draw: it waits until one of them has ended. The callers
+that come in that time follow it. The leader draws for all, and it alone divides the tickets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from ..concurrency import TaskEvent, current_loop, threading
+from ..errors import TicketsExhausted
+from .timing import TIMING
+
+__all__ = ["SharedDraws"]
+
+
+class _Key(NamedTuple):
+    """What followers and their leader have in common.
+
+    Attributes:
+        sequence: the sequence's name.
+        loop: the event loop, if they are tasks.
+    """
+
+    sequence: str
+    loop: asyncio.AbstractEventLoop | None
+
+
+class _Share:
+    """A caller's part of a shared draw.
+
+    Args:
+        n: how many tickets it wants.
+
+    Attributes:
+        tickets: its tickets; none before the draw has ended, or if it has failed.
+    """
+
+    __slots__ = ("n", "tickets")
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.tickets: list[range] = []
+
+
+class _SharedDraw:
+    """A draw for several callers: threads, or tasks of one event loop.
+
+    Attributes:
+        shares: the parts of all callers, the leader's first.
+        may_begin: set when another draw has ended.
+        over: set when this one has ended.
+    """
+
+    __slots__ = ("_loop", "may_begin", "over", "shares")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        event = threading.Event if loop is None else TaskEvent
+        self.may_begin, self.over, self._loop = event(), event(), loop
+        self.shares: list[_Share] = []
+
+    def let_begin(self) -> None:
+        """Let it begin; any thread may call this."""
+        if self._loop is None:
+            self.may_begin.set()
+        else:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.may_begin.set)
+
+
+class SharedDraws:
+    """The shared draws of one pool.
+
+    Args:
+        draw: draws up to a number of tickets of a sequence, at least one.
+        patience: after how many seconds a draw is overdue.
+
+    Attributes:
+        waiting: those that have not begun, in order of arrival.
+    """
+
+    def __init__(
+        self, draw: Callable[[str, int], list[range]], patience: Callable[[], float]
+    ) -> None:
+        self._draw, self._patience = draw, patience
+        self.waiting: Final[deque[_SharedDraw]] = deque()
+        self._open: dict[_Key, _SharedDraw] = {}
+
+    def draw(self, name: str, n: int) -> list[range] | None:
+        """Up to ``n`` tickets from a shared draw; None if the caller must draw for itself.
+
+        Raises:
+            TicketError: this caller led the draw, and no server has given a ticket.
+        """
+        key, share = _Key(name, current_loop()), _Share(n)
+        shared = self._open.get(key)
+        if shared is None or len(shared.shares) >= TIMING.most_shares:
+            return self._lead(key, share)
+        shared.shares.append(share)
+        # a leader that began before that divides its tickets without this caller
+        if shared.over.wait(self._longest_wait()):
+            return share.tickets or None
+        return None
+
+    def _lead(self, key: _Key, share: _Share) -> list[range]:
+        shared = self._open[key] = _SharedDraw(key.loop)
+        shared.shares.append(share)
+        self.waiting.append(shared)
+        try:
+            shared.may_begin.wait(self._longest_wait())
+            self._close(key, shared)
+            shares = list(shared.shares)
+            divide(self._draw_for(key.sequence, shares), shares)
+        finally:
+            self._close(key, shared)
+            shared.over.set()
+        return share.tickets
+
+    def _longest_wait(self) -> float:
+        """How many seconds a caller waits at most until a shared draw begins, or has ended."""
+        return max(TIMING.shared_wait_seconds, TIMING.shared_wait_times * self._patience())
+
+    def _close(self, key: _Key, shared: _SharedDraw) -> None:
+        if self._open.get(key) is shared:
+            self._open.pop(key, None)
+        with suppress(ValueError):  # another draw has let it begin
+            self.waiting.remove(shared)
+
+    def _draw_for(self, name: str, shares: Sequence[_Share]) -> list[range]:
+        try:
+            return self._draw(name, sum(share.n for share in shares))
+        except TicketsExhausted:
+            if len(shares) == 1:
+                raise
+            return self._draw(name, shares[0].n)  # fewer may be left
+
+    def let_next_begin(self) -> None:
+        """A draw has ended: let the first one that waits begin."""
+        with suppress(IndexError):
+            self.waiting.popleft().let_begin()
+
+
+def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> None:
+    """Give the tickets to the callers, in the order in which they came, until none is left."""
+    left = deque(blocks)
+    for share in shares:
+        missing = share.n
+        while missing and left:
+            tickets = left.popleft()
+            share.tickets.append(tickets[:missing])
+            if rest := tickets[missing:]:
+                left.appendleft(rest)
+            missing -= min(missing, len(tickets))

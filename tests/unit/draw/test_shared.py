@@ -1,0 +1,178 @@
+"""A shared draw gives each of its callers tickets of its own, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.util import greenlet_spawn
+
+from sqla_tickets import NoTicketServer, TicketsExhausted
+from sqla_tickets.draw import shared as module
+from sqla_tickets.draw.shared import SharedDraws, _Share, divide
+from tests.support.draws import until
+from tests.support.timing import set_timing
+
+#: Longer than any loaded machine takes, in seconds.
+FOR_EVER = 60.0
+
+
+class Server:
+    """Issues ascending numbers, and records how many each draw wanted; a draw may be made to fail or to wait.
+
+    Attributes:
+        wanted: how many tickets each draw wanted.
+        error: raised by each draw.
+        most: a draw of more tickets finds that too few are left.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: list[int] = []
+        self.error: Exception | None = None
+        self.most = 10**9
+        self._next = 1
+
+    def draw(self, name: str, n: int) -> list[range]:
+        self.wanted.append(n)
+        if self.error is not None:
+            raise self.error
+        if n > self.most:
+            raise TicketsExhausted("too few are left")
+        first, self._next = self._next, self._next + n
+        return [range(first, first + n // 2), range(first + n // 2, first + n)]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timing(monkeypatch, module, shared_wait_seconds=FOR_EVER)
+
+
+def callers_of(shared: SharedDraws) -> int:
+    """How many callers wait for draws that have not begun."""
+    return sum(len(each.shares) for each in shared._open.values())
+
+
+def gathered(
+    shared: SharedDraws, threads: ThreadPoolExecutor, wishes: list[int]
+) -> list[Future[list[range] | None]]:
+    """Callers with these wishes, in order, all of which wait for a draw that has not begun."""
+    callers = list[Future[list[range] | None]]()
+    for wish in wishes:
+        callers.append(threads.submit(shared.draw, "photos", wish))
+        until(lambda: callers_of(shared) == len(callers))
+    return callers
+
+
+def tickets_of(callers: list[Future[list[range] | None]]) -> list[list[int]]:
+    return [list(chain.from_iterable(caller.result(FOR_EVER) or ())) for caller in callers]
+
+
+def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) -> None:
+    server = Server()
+    shared = SharedDraws(server.draw, lambda: 0.0)
+    callers = gathered(shared, threads, [1, 5, 2])
+    shared.let_next_begin()
+    assert tickets_of(callers) == [[1], [2, 3, 4, 5, 6], [7, 8]]
+    assert server.wanted == [8]
+    assert (list(shared.waiting), shared._open) == ([], {})
+
+
+def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecutor) -> None:
+    server = Server()
+    server.error = NoTicketServer("all are down", {})
+    shared = SharedDraws(server.draw, lambda: 0.0)
+    leader, *followers = gathered(shared, threads, [1, 1, 1])
+    shared.let_next_begin()
+    with pytest.raises(NoTicketServer, match="all are down"):
+        leader.result(FOR_EVER)
+    assert [follower.result(FOR_EVER) for follower in followers] == [None, None]
+
+
+def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
+    server = Server()
+    server.most = 2
+    shared = SharedDraws(server.draw, lambda: 0.0)
+    callers = gathered(shared, threads, [2, 1, 1])
+    shared.let_next_begin()
+    assert tickets_of(callers) == [[1, 2], [], []]
+    assert server.wanted == [4, 2]
+
+
+def test_a_follower_waits_no_longer_than_it_may(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves without tickets, and those of its share are a gap."""
+    server = Server()
+    shared = SharedDraws(server.draw, lambda: 0.0)
+    (leader,) = gathered(shared, threads, [1])
+    set_timing(monkeypatch, module, shared_wait_seconds=0.01)
+    assert shared.draw("photos", 1) is None
+    shared.let_next_begin()
+    assert tickets_of([leader]) == [[1]]
+    assert server.wanted == [2]
+
+
+def test_a_leader_that_nobody_lets_begin_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other draws may have ended before it waited."""
+    set_timing(monkeypatch, module, shared_wait_seconds=0.01)
+    shared = SharedDraws(Server().draw, lambda: 0.0)
+    assert shared.draw("photos", 2) == [range(1, 2), range(2, 3)]
+    assert not shared.waiting
+
+
+def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
+    server = Server()
+    shared = SharedDraws(server.draw, lambda: 0.0)
+
+    async def work() -> list[list[range] | None]:
+        tasks = [asyncio.create_task(greenlet_spawn(shared.draw, "photos", 2)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert callers_of(shared) == 3
+        threading.Thread(target=shared.let_next_begin).start()  # a thread's draw has ended
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(work()) == [[range(1, 3)], [range(3, 4), range(4, 5)], [range(5, 7)]]
+    assert server.wanted == [6]
+
+
+def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
+    shared = SharedDraws(Server().draw, lambda: 0.0)
+
+    async def work() -> object:
+        leader, follower = (
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1)) for _ in range(2)
+        )
+        await asyncio.sleep(0)
+        assert callers_of(shared) == 2
+        leader.cancel()
+        return await follower
+
+    assert asyncio.run(work()) is None
+    assert (list(shared.waiting), shared._open) == ([], {})
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    st.lists(st.integers(1, 9), max_size=12),
+)
+def test_no_ticket_has_two_receivers(wishes: list[int], sizes: list[int]) -> None:
+    """However the blocks and the wishes meet, and whichever are more."""
+    blocks = [range(100 * n + 1, 100 * n + 1 + 2 * size, 2) for n, size in enumerate(sizes)]
+    shares = [_Share(n) for n in wishes]
+    divide(blocks, shares)
+    received = [list(chain.from_iterable(share.tickets)) for share in shares]
+    tickets = list(chain.from_iterable(blocks))
+    assert list(chain.from_iterable(received)) == tickets[: sum(wishes)]
+    assert all(len(got) <= n for got, n in zip(received, wishes, strict=True))
