@@ -71,7 +71,7 @@ class Failover:
     def reinit_after_fork(self) -> None:
         """In a fork: begin the rotation at another random server, and share no draw of the parent."""
         self._rotations: dict[str, Callable[[], int]] = {}
-        self._shared = SharedDraws(self._draw_unshared, lambda: self._servers[0].patience)
+        self._shared = SharedDraws()
 
     def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` tickets, at least one, from the first server that answers.
@@ -97,7 +97,10 @@ class Failover:
             and not first.probes.under_way.refs
         )
         if (first.in_flight or not is_first_choice) and self._is_to_share(name, n):
-            shared = self._shared.draw(name, n)
+            longest_wait = max(
+                TIMING.shared_wait_seconds, TIMING.shared_wait_times * first.patience
+            )
+            shared = self._shared.draw(name, n, self._draw_unshared, longest_wait)
             if shared is not None:
                 return shared
         try:

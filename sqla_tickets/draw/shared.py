@@ -12,13 +12,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ..concurrency import TaskEvent, current_loop, threading
 from ..errors import TicketsExhausted
 from .timing import TIMING
 
 __all__ = ["SharedDraws"]
+
+#: Draws up to a number of tickets of a sequence, at least one.
+Draw: TypeAlias = "Callable[[str, int], list[range]]"
 
 
 class _Key(NamedTuple):
@@ -78,73 +81,70 @@ class _SharedDraw:
 class SharedDraws:
     """The shared draws of one pool.
 
-    Args:
-        draw: draws up to a number of tickets of a sequence, at least one.
-        patience: after how many seconds a draw is overdue.
-
     Attributes:
         waiting: those that have not begun, in order of arrival.
     """
 
-    def __init__(
-        self, draw: Callable[[str, int], list[range]], patience: Callable[[], float]
-    ) -> None:
-        self._draw, self._patience = draw, patience
+    def __init__(self) -> None:
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
 
-    def draw(self, name: str, n: int) -> list[range] | None:
+    def draw(self, name: str, n: int, draw: Draw, longest_wait: float) -> list[range] | None:
         """Up to ``n`` tickets from a shared draw; None if the caller must draw for itself.
 
+        Args:
+            name: the sequence's name.
+            n: how many tickets are wanted.
+            draw: draws for all, if this caller leads.
+            longest_wait: for how many seconds this caller waits at most for the draw to begin, or to end.
+
         Raises:
-            TicketError: this caller led the draw, and no server has given a ticket.
+            TicketError: as ``draw`` raises it.
         """
         key, share = _Key(name, current_loop()), _Share(n)
         shared = self._open.get(key)
         if shared is None or len(shared.shares) >= TIMING.most_shares:
-            return self._lead(key, share)
+            return self._lead(key, share, draw, longest_wait)
         shared.shares.append(share)
         # a leader that began before that divides its tickets without this caller
-        if shared.over.wait(self._longest_wait()):
+        if shared.over.wait(longest_wait):
             return share.tickets or None
         return None
 
-    def _lead(self, key: _Key, share: _Share) -> list[range]:
+    def _lead(self, key: _Key, share: _Share, draw: Draw, longest_wait: float) -> list[range]:
         shared = self._open[key] = _SharedDraw(key.loop)
         shared.shares.append(share)
         self.waiting.append(shared)
         try:
-            shared.may_begin.wait(self._longest_wait())
+            shared.may_begin.wait(longest_wait)
             self._close(key, shared)
             shares = list(shared.shares)
-            divide(self._draw_for(key.sequence, shares), shares)
+            divide(_drawn_for(shares, key.sequence, draw), shares)
         finally:
             self._close(key, shared)
             shared.over.set()
         return share.tickets
 
-    def _longest_wait(self) -> float:
-        """How many seconds a caller waits at most until a shared draw begins, or has ended."""
-        return max(TIMING.shared_wait_seconds, TIMING.shared_wait_times * self._patience())
-
     def _close(self, key: _Key, shared: _SharedDraw) -> None:
+        """Let no more callers follow."""
         if self._open.get(key) is shared:
             self._open.pop(key, None)
         with suppress(ValueError):  # another draw has let it begin
             self.waiting.remove(shared)
 
-    def _draw_for(self, name: str, shares: Sequence[_Share]) -> list[range]:
-        try:
-            return self._draw(name, sum(share.n for share in shares))
-        except TicketsExhausted:
-            if len(shares) == 1:
-                raise
-            return self._draw(name, shares[0].n)  # fewer may be left
-
     def let_next_begin(self) -> None:
         """A draw has ended: let the first one that waits begin."""
         with suppress(IndexError):
             self.waiting.popleft().let_begin()
+
+
+def _drawn_for(shares: Sequence[_Share], name: str, draw: Draw) -> list[range]:
+    try:
+        return draw(name, sum(share.n for share in shares))
+    except TicketsExhausted:
+        if len(shares) == 1:
+            raise
+        return draw(name, shares[0].n)  # fewer may be left
 
 
 def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> None:

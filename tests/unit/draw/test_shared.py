@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import NoTicketServer, TicketsExhausted
-from sqla_tickets.draw import shared as module
 from sqla_tickets.draw.shared import SharedDraws, _Share, divide
 from tests.support.draws import until
-from tests.support.timing import set_timing
 
 #: Longer than any loaded machine takes, in seconds.
 FOR_EVER = 60.0
@@ -54,23 +52,18 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_timing(monkeypatch, module, shared_wait_seconds=FOR_EVER)
-
-
 def callers_of(shared: SharedDraws) -> int:
     """How many callers wait for draws that have not begun."""
     return sum(len(each.shares) for each in shared._open.values())
 
 
 def gathered(
-    shared: SharedDraws, threads: ThreadPoolExecutor, wishes: list[int]
+    shared: SharedDraws, server: Server, threads: ThreadPoolExecutor, wishes: list[int]
 ) -> list[Future[list[range] | None]]:
     """Callers with these wishes, in order, all of which wait for a draw that has not begun."""
     callers = list[Future[list[range] | None]]()
     for wish in wishes:
-        callers.append(threads.submit(shared.draw, "photos", wish))
+        callers.append(threads.submit(shared.draw, "photos", wish, server.draw, FOR_EVER))
         until(lambda: callers_of(shared) == len(callers))
     return callers
 
@@ -81,8 +74,8 @@ def tickets_of(callers: list[Future[list[range] | None]]) -> list[list[int]]:
 
 def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) -> None:
     server = Server()
-    shared = SharedDraws(server.draw, lambda: 0.0)
-    callers = gathered(shared, threads, [1, 5, 2])
+    shared = SharedDraws()
+    callers = gathered(shared, server, threads, [1, 5, 2])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1], [2, 3, 4, 5, 6], [7, 8]]
     assert server.wanted == [8]
@@ -92,8 +85,8 @@ def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) ->
 def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.error = NoTicketServer("all are down", {})
-    shared = SharedDraws(server.draw, lambda: 0.0)
-    leader, *followers = gathered(shared, threads, [1, 1, 1])
+    shared = SharedDraws()
+    leader, *followers = gathered(shared, server, threads, [1, 1, 1])
     shared.let_next_begin()
     with pytest.raises(NoTicketServer, match="all are down"):
         leader.result(FOR_EVER)
@@ -103,41 +96,40 @@ def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecut
 def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.most = 2
-    shared = SharedDraws(server.draw, lambda: 0.0)
-    callers = gathered(shared, threads, [2, 1, 1])
+    shared = SharedDraws()
+    callers = gathered(shared, server, threads, [2, 1, 1])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1, 2], [], []]
     assert server.wanted == [4, 2]
 
 
-def test_a_follower_waits_no_longer_than_it_may(
-    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
     """It leaves without tickets, and those of its share are a gap."""
     server = Server()
-    shared = SharedDraws(server.draw, lambda: 0.0)
-    (leader,) = gathered(shared, threads, [1])
-    set_timing(monkeypatch, module, shared_wait_seconds=0.01)
-    assert shared.draw("photos", 1) is None
+    shared = SharedDraws()
+    (leader,) = gathered(shared, server, threads, [1])
+    assert shared.draw("photos", 1, server.draw, 0.01) is None
     shared.let_next_begin()
     assert tickets_of([leader]) == [[1]]
     assert server.wanted == [2]
 
 
-def test_a_leader_that_nobody_lets_begin_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_nobody_lets_begin_begins() -> None:
     """The other draws may have ended before it waited."""
-    set_timing(monkeypatch, module, shared_wait_seconds=0.01)
-    shared = SharedDraws(Server().draw, lambda: 0.0)
-    assert shared.draw("photos", 2) == [range(1, 2), range(2, 3)]
+    shared = SharedDraws()
+    assert shared.draw("photos", 2, Server().draw, 0.01) == [range(1, 2), range(2, 3)]
     assert not shared.waiting
 
 
 def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
     server = Server()
-    shared = SharedDraws(server.draw, lambda: 0.0)
+    shared = SharedDraws()
 
     async def work() -> list[list[range] | None]:
-        tasks = [asyncio.create_task(greenlet_spawn(shared.draw, "photos", 2)) for _ in range(3)]
+        tasks = [
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 2, server.draw, FOR_EVER))
+            for _ in range(3)
+        ]
         await asyncio.sleep(0)
         assert callers_of(shared) == 3
         threading.Thread(target=shared.let_next_begin).start()  # a thread's draw has ended
@@ -148,11 +140,12 @@ def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
 
 
 def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
-    shared = SharedDraws(Server().draw, lambda: 0.0)
+    shared = SharedDraws()
 
     async def work() -> object:
         leader, follower = (
-            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1)) for _ in range(2)
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
+            for _ in range(2)
         )
         await asyncio.sleep(0)
         assert callers_of(shared) == 2
