@@ -29,7 +29,7 @@ __all__ = ["Dispatcher", "Draw", "TicketEvents"]
 log = logging.getLogger(__name__)
 
 HedgeOutcome = Literal["won", "lost", "failed"]
-DiscardReason = Literal["age", "dropped", "hedge"]
+DiscardReason = Literal["age", "dropped", "hedge", "shared"]
 
 
 class Server(Protocol):
@@ -93,7 +93,7 @@ class TicketEvents(event.Events[event.EventTarget]):
         """Drawn tickets were discarded.
 
         They became too old in the buffer (``age``), their sequence was raised, dropped or distrusted (``dropped``),
-        or another server had answered first (``hedge``).
+        another server had answered first (``hedge``), or those who shared their draw no longer waited (``shared``).
         """
 
     def quarantined(self, pool: str, sequence: str, server: Server, error: TicketError) -> None:

@@ -71,7 +71,7 @@ class Failover:
     def reinit_after_fork(self) -> None:
         """In a fork: begin the rotation at another random server, and share no draw of the parent."""
         self._rotations: dict[str, Callable[[], int]] = {}
-        self._shared = SharedDraws()
+        self._shared = SharedDraws(self._events.discarded)
 
     def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` tickets, at least one, from the first server that answers.

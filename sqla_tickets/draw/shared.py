@@ -12,11 +12,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ..concurrency import TaskEvent, current_loop, threading
 from ..errors import TicketsExhausted
 from .timing import TIMING
+
+if TYPE_CHECKING:
+    from ..events import DiscardReason
 
 __all__ = ["SharedDraws"]
 
@@ -46,11 +49,19 @@ class _Share:
         tickets: its tickets; none before the draw has ended, or if it has failed.
     """
 
-    __slots__ = ("n", "tickets")
+    __slots__ = ("_unsettled", "n", "tickets")
 
     def __init__(self, n: int) -> None:
-        self.n = n
+        self.n, self._unsettled = n, [None]
         self.tickets: list[range] = []
+
+    def settle(self) -> bool:
+        """True once: for the leader, who then sets the tickets, or for the caller, who then leaves without any."""
+        try:
+            self._unsettled.pop()
+        except IndexError:
+            return False
+        return True
 
 
 class _SharedDraw:
@@ -81,11 +92,15 @@ class _SharedDraw:
 class SharedDraws:
     """The shared draws of one pool.
 
+    Args:
+        discarded: called with a sequence, and the number of tickets whose callers have left, and the reason.
+
     Attributes:
         waiting: those that have not begun, in order of arrival.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, discarded: Callable[[str, int, DiscardReason], object]) -> None:
+        self._discarded = discarded
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
 
@@ -106,10 +121,15 @@ class SharedDraws:
         if shared is None or len(shared.shares) >= TIMING.most_shares:
             return self._lead(key, share, draw, longest_wait)
         shared.shares.append(share)
-        # a leader that began before that divides its tickets without this caller
-        if shared.over.wait(longest_wait):
-            return share.tickets or None
-        return None
+        try:
+            # a leader that began before that divides its tickets without this caller
+            if not shared.over.wait(longest_wait) and not share.settle():
+                shared.over.wait()  # it is just dividing them
+        except BaseException:
+            if not share.settle():
+                self._discarded(name, sum(map(len, share.tickets)), "shared")
+            raise
+        return share.tickets or None
 
     def _lead(self, key: _Key, share: _Share, draw: Draw, longest_wait: float) -> list[range]:
         shared = self._open[key] = _SharedDraw(key.loop)
@@ -119,7 +139,8 @@ class SharedDraws:
             shared.may_begin.wait(longest_wait)
             self._close(key, shared)
             shares = list(shared.shares)
-            divide(_drawn_for(shares, key.sequence, draw), shares)
+            unused = divide(_drawn_for(shares, key.sequence, draw), shares)
+            self._discarded(key.sequence, unused, "shared")
         finally:
             self._close(key, shared)
             shared.over.set()
@@ -147,14 +168,22 @@ def _drawn_for(shares: Sequence[_Share], name: str, draw: Draw) -> list[range]:
         return draw(name, shares[0].n)  # fewer may be left
 
 
-def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> None:
-    """Give the tickets to the callers, in the order in which they came, until none is left."""
+def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> int:
+    """Give the tickets to the callers that still wait, in the order in which they came; returns how many are left."""
     left = deque(blocks)
     for share in shares:
-        missing = share.n
-        while missing and left:
-            tickets = left.popleft()
-            share.tickets.append(tickets[:missing])
-            if rest := tickets[missing:]:
-                left.appendleft(rest)
-            missing -= min(missing, len(tickets))
+        if left and share.settle():
+            share.tickets = _take(left, share.n)
+    return sum(map(len, left))
+
+
+def _take(left: deque[range], n: int) -> list[range]:
+    """Take up to ``n`` tickets."""
+    taken: list[range] = []
+    while n and left:
+        tickets = left.popleft()
+        taken.append(tickets[:n])
+        if rest := tickets[n:]:
+            left.appendleft(rest)
+        n -= len(taken[-1])
+    return taken

@@ -52,6 +52,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def ignore(sequence: str, tickets: int, reason: str) -> None:
+    """What is discarded is another test's topic."""
+
+
 def callers_of(shared: SharedDraws) -> int:
     """How many callers wait for draws that have not begun."""
     return sum(len(each.shares) for each in shared._open.values())
@@ -74,7 +78,7 @@ def tickets_of(callers: list[Future[list[range] | None]]) -> list[list[int]]:
 
 def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) -> None:
     server = Server()
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
     callers = gathered(shared, server, threads, [1, 5, 2])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1], [2, 3, 4, 5, 6], [7, 8]]
@@ -85,7 +89,7 @@ def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) ->
 def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.error = NoTicketServer("all are down", {})
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
     leader, *followers = gathered(shared, server, threads, [1, 1, 1])
     shared.let_next_begin()
     with pytest.raises(NoTicketServer, match="all are down"):
@@ -96,7 +100,7 @@ def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecut
 def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.most = 2
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
     callers = gathered(shared, server, threads, [2, 1, 1])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1, 2], [], []]
@@ -104,26 +108,27 @@ def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
 
 
 def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
-    """It leaves without tickets, and those of its share are a gap."""
-    server = Server()
-    shared = SharedDraws()
+    """It leaves without tickets, and those of its share are discarded."""
+    server, discarded = Server(), list[tuple[str, int, str]]()
+    shared = SharedDraws(lambda *told: discarded.append(told))
     (leader,) = gathered(shared, server, threads, [1])
     assert shared.draw("photos", 1, server.draw, 0.01) is None
     shared.let_next_begin()
     assert tickets_of([leader]) == [[1]]
     assert server.wanted == [2]
+    assert discarded == [("photos", 1, "shared")]
 
 
 def test_a_leader_that_nobody_lets_begin_begins() -> None:
     """The other draws may have ended before it waited."""
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
     assert shared.draw("photos", 2, Server().draw, 0.01) == [range(1, 2), range(2, 3)]
     assert not shared.waiting
 
 
 def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
     server = Server()
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
 
     async def work() -> list[list[range] | None]:
         tasks = [
@@ -140,7 +145,7 @@ def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
 
 
 def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
-    shared = SharedDraws()
+    shared = SharedDraws(ignore)
 
     async def work() -> object:
         leader, follower = (
@@ -164,8 +169,9 @@ def test_no_ticket_has_two_receivers(wishes: list[int], sizes: list[int]) -> Non
     """However the blocks and the wishes meet, and whichever are more."""
     blocks = [range(100 * n + 1, 100 * n + 1 + 2 * size, 2) for n, size in enumerate(sizes)]
     shares = [_Share(n) for n in wishes]
-    divide(blocks, shares)
+    unused = divide(blocks, shares)
     received = [list(chain.from_iterable(share.tickets)) for share in shares]
     tickets = list(chain.from_iterable(blocks))
     assert list(chain.from_iterable(received)) == tickets[: sum(wishes)]
+    assert unused == max(0, len(tickets) - sum(wishes))
     assert all(len(got) <= n for got, n in zip(received, wishes, strict=True))
