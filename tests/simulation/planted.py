@@ -294,6 +294,18 @@ DEFECTS: Final = (
         IDS,
     ),
     Defect(
+        "shared-twice",
+        "each caller of a shared draw is given its first tickets",
+        [
+            Change(
+                "draw/shared.py",
+                "share.tickets = _take(left, share.n)",
+                "share.tickets = _take(deque(left), share.n)",
+            )
+        ],
+        IDS,
+    ),
+    Defect(
         "failover-gives-up",
         "a draw gives up while one server has not been asked",
         [

@@ -159,7 +159,7 @@ class Habits:
             processes: how many there are.
             has_nodes: whether the servers can lease node numbers.
         """
-        threads = random.choice((1, 1, 2, 3))
+        threads = random.choice((1, 1, 2, 8))  # so many share draws
         # draws of all processes together: each is busy
         a_second = max(random.choice((200, 1000, 2000)), 50 * processes)
         weights = {
