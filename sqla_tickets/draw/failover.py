@@ -97,10 +97,7 @@ class Failover:
             and not first.probes.under_way.refs
         )
         if (first.in_flight or not is_first_choice) and self._is_to_share(name, n):
-            longest_wait = max(
-                TIMING.shared_wait_seconds, TIMING.shared_wait_times * first.patience
-            )
-            shared = self._shared.draw(name, n, self._draw_unshared, longest_wait)
+            shared = self._share(first, name, n)
             if shared is not None:
                 return shared
         try:
@@ -120,6 +117,11 @@ class Failover:
         finally:
             if self._shared.waiting:
                 self._shared.let_next_begin()
+
+    def _share(self, first: TicketServer, name: str, n: int) -> list[range] | None:
+        """Up to ``n`` tickets from a draw that other callers share; None if this one must draw for itself."""
+        longest = max(TIMING.shared_wait_seconds, TIMING.shared_wait_times * first.patience)
+        return self._shared.draw(name, n, self._draw_unshared, longest)
 
     def _draw_unshared(self, name: str, n: int) -> list[range]:
         """The same as `draw`, however many draws are in flight."""

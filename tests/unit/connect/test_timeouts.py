@@ -15,7 +15,7 @@ from sqla_tickets.high_water.timing import TIMING as MARKS
 
 ROOT = Path(__file__).parents[3]
 BOUND = "a draw takes at most *servers x (`timeout` + `lock_wait`)*"
-EXCEPTIONS = "a retried server, the peers' marks, a sequence that is being moved, and a free thread"
+EXCEPTIONS = "a retried server, a shared draw, the peers' marks, a sequence that is being moved, and a free thread"
 
 
 def text_of(path: str) -> str:
@@ -26,6 +26,8 @@ def test_numbers_of_the_text_are_those_of_the_code() -> None:
     text = " ".join(str(timeouts.__doc__).split())
     assert f"{Timeouts().draw_seconds:g} seconds for each server" in text
     assert f"{MARKS.lead_wait_seconds:g} seconds for a draw that is far ahead" in text
+    assert f"share: {TIMING.shared_wait_seconds:g} seconds" in text
+    assert TIMING.shared_wait_times == 2  # in words
     assert f"being moved: {TIMING.move_seconds:g} seconds" in text
     assert f"{_threads()._max_workers} tasks draw at once" in text
     assert (TIMING.max_queues, TIMING.queue_seconds) == (3, 0.5)  # in words
@@ -35,7 +37,7 @@ def test_numbers_of_the_text_are_those_of_the_code() -> None:
 def test_every_function_that_the_text_names_exists() -> None:
     text = re.sub(r"\s+", " ", str(timeouts.__doc__))
     named = re.findall(r"`([a-z_.]+)`[,:] ((?:(?:, |, with )?``\w+``)+)", text)
-    assert len(named) == 10
+    assert len(named) == 11
     for module, names in named:
         source = inspect.getsource(importlib.import_module(f"sqla_tickets.{module}"))
         if module == "dialects":
