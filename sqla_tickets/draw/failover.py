@@ -97,9 +97,7 @@ class Failover:
             and not first.probes.under_way.refs
         )
         if (first.in_flight or not is_first_choice) and self._is_to_share(name, n):
-            shared = self._share(first, name, n)
-            if shared is not None:
-                return shared
+            return self._share(first, name, n) or self._draw_unshared(name, n)
         try:
             if is_first_choice:
                 try:
