@@ -150,7 +150,7 @@ class SharedDraws:
         """Let no more callers follow."""
         if self._open.get(key) is shared:
             self._open.pop(key, None)
-        with suppress(ValueError, IndexError):  # another draw has let it begin, or is letting one begin
+        with suppress(ValueError, IndexError):  # another draw lets it begin
             self.waiting.remove(shared)
 
     def let_next_begin(self) -> None:
