@@ -2,6 +2,7 @@
 
 - `buffer`: tickets that were drawn and are not used yet, and their refill.
 - `failover`: which servers a draw is sent to, and in which order; `redirects` follows a sequence that has moved.
+  Many callers at once share their draws in `shared`.
 - `server`: a `TicketServer` and its draws in flight. Its bases are `table_access`, the work on its tables, and
   `access`, its connections and health. Its time-outs are in `sqla_tickets.connect.timeouts`.
 - `table_state`: what this process knows of a table, and the fence that every ticket passes.
