@@ -39,20 +39,43 @@ class _Key(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
+class _ThreadEvent:
+    """A `threading.Event` for one thread, which a signal handler may set while that thread is just waiting for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Set it, and wake the thread that waits."""
+        with suppress(RuntimeError):  # it is set
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is set, for at most ``seconds``; returns whether it is."""
+        return self._lock.acquire(timeout=seconds)
+
+
+def _event_of(loop: asyncio.AbstractEventLoop | None) -> _ThreadEvent | TaskEvent:
+    return _ThreadEvent() if loop is None else TaskEvent()
+
+
 class _Share:
     """A caller's part of a shared draw.
 
     Args:
         n: how many tickets it wants.
+        loop: the event loop, if it is a task.
 
     Attributes:
+        over: set when the draw has ended.
         tickets: its tickets; none before the draw has ended, or if it has failed.
     """
 
-    __slots__ = ("_unsettled", "n", "tickets")
+    __slots__ = ("_unsettled", "n", "over", "tickets")
 
-    def __init__(self, n: int) -> None:
-        self.n, self._unsettled = n, [None]
+    def __init__(self, n: int, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.n, self.over, self._unsettled = n, _event_of(loop), [None]
         self.tickets: list[range] = []
 
     def settle(self) -> bool:
@@ -70,30 +93,30 @@ class _SharedDraw:
     Attributes:
         shares: the parts of all callers, the leader's first.
         may_begin: set when another draw has ended.
-        over: set when this one has ended.
     """
 
-    __slots__ = ("_loop", "may_begin", "over", "shares")
+    __slots__ = ("_loop", "may_begin", "shares")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        event = threading.Event if loop is None else TaskEvent
-        self.may_begin, self.over, self._loop = event(), event(), loop
-        self.shares: list[_Share] = []
+    def __init__(self, leader: _Share, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.shares, self._loop, self.may_begin = [leader], loop, _event_of(loop)
 
-    def let_begin(self) -> None:
-        """Let it begin; any thread may call this."""
+    def let_begin(self) -> bool:
+        """Let it begin; returns whether it can. Any thread may call this."""
         if self._loop is None:
             self.may_begin.set()
-        else:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self.may_begin.set)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self.may_begin.set)
+        except RuntimeError:  # the loop has ended
+            return False
+        return True
 
 
 class SharedDraws:
     """The shared draws of one pool.
 
     Args:
-        discarded: called with a sequence, and the number of tickets whose callers have left, and the reason.
+        discarded: called with a sequence, the number of tickets whose callers have left, and the reason.
 
     Attributes:
         waiting: those that have not begun, in order of arrival.
@@ -116,15 +139,16 @@ class SharedDraws:
         Raises:
             TicketError: as ``draw`` raises it.
         """
-        key, share = _Key(name, current_loop()), _Share(n)
+        loop = current_loop()
+        key, share = _Key(name, loop), _Share(n, loop)
         shared = self._open.get(key)
         if shared is None or len(shared.shares) >= TIMING.most_shares:
             return self._lead(key, share, draw, longest_wait)
         shared.shares.append(share)
         try:
             # a leader that began before that divides its tickets without this caller
-            if not shared.over.wait(longest_wait) and not share.settle():
-                shared.over.wait()  # it is just dividing them
+            if not share.over.wait(longest_wait) and not share.settle():
+                share.over.wait(longest_wait)  # it is just dividing them
         except BaseException:
             if not share.settle():
                 self._discarded(name, sum(map(len, share.tickets)), "shared")
@@ -132,18 +156,20 @@ class SharedDraws:
         return share.tickets or None
 
     def _lead(self, key: _Key, share: _Share, draw: Draw, longest_wait: float) -> list[range]:
-        shared = self._open[key] = _SharedDraw(key.loop)
-        shared.shares.append(share)
-        self.waiting.append(shared)
+        self._forget_ended_loops()
+        shared, unused = _SharedDraw(share, key.loop), 0
         try:
+            self._open[key] = shared
+            self.waiting.append(shared)
             shared.may_begin.wait(longest_wait)
             self._close(key, shared)
             shares = list(shared.shares)
             unused = divide(_drawn_for(shares, key.sequence, draw), shares)
-            self._discarded(key.sequence, unused, "shared")
         finally:
+            for each in shared.shares:
+                each.over.set()
             self._close(key, shared)
-            shared.over.set()
+        self._discarded(key.sequence, unused, "shared")
         return share.tickets
 
     def _close(self, key: _Key, shared: _SharedDraw) -> None:
@@ -153,10 +179,17 @@ class SharedDraws:
         with suppress(ValueError, IndexError):  # another draw lets it begin
             self.waiting.remove(shared)
 
+    def _forget_ended_loops(self) -> None:
+        """Forget draws of event loops that were closed in the middle, where no leader goes on."""
+        for key in list(self._open):
+            if key.loop is not None and key.loop.is_closed():
+                self._open.pop(key, None)
+
     def let_next_begin(self) -> None:
         """A draw has ended: let the first one that waits begin."""
         with suppress(IndexError):
-            self.waiting.popleft().let_begin()
+            while not self.waiting.popleft().let_begin():
+                pass
 
 
 def _drawn_for(shares: Sequence[_Share], name: str, draw: Draw) -> list[range]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +44,8 @@ class Server:
         if n > self.most:
             raise TicketsExhausted("too few are left")
         first, self._next = self._next, self._next + n
-        return [range(first, first + n // 2), range(first + n // 2, first + n)]
+        half = first + n // 2
+        return [tickets for tickets in (range(first, half), range(half, first + n)) if tickets]
 
 
 @pytest.fixture
@@ -95,6 +97,42 @@ def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecut
     with pytest.raises(NoTicketServer, match="all are down"):
         leader.result(FOR_EVER)
     assert [follower.result(FOR_EVER) for follower in followers] == [None, None]
+
+
+def test_followers_of_an_interrupted_leader_draw_for_themselves(
+    threads: ThreadPoolExecutor,
+) -> None:
+    def interrupted(name: str, n: int) -> list[range]:
+        raise KeyboardInterrupt
+
+    server, shared = Server(), SharedDraws(ignore)
+    leader = threads.submit(shared.draw, "photos", 1, interrupted, FOR_EVER)
+    until(lambda: callers_of(shared) == 1)
+    follower = threads.submit(shared.draw, "photos", 1, server.draw, FOR_EVER)
+    until(lambda: callers_of(shared) == 2)
+    shared.let_next_begin()
+    with pytest.raises(KeyboardInterrupt):
+        leader.result(FOR_EVER)
+    assert follower.result(FOR_EVER) is None
+    assert (list(shared.waiting), shared._open) == ([], {})
+
+
+def test_a_signal_handler_draws_while_its_thread_leads() -> None:
+    """It leaves the draw that cannot go on before it returns, and lets it begin."""
+    server, shared, drawn = Server(), SharedDraws(ignore), list[list[range] | None]()
+
+    def handle(*_: object) -> None:
+        drawn.append(shared.draw("photos", 1, server.draw, 0.01))
+        shared.let_next_begin()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        assert shared.draw("photos", 1, server.draw, FOR_EVER) == [range(1, 2)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert drawn == [None]
 
 
 def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
@@ -161,6 +199,18 @@ def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
     assert (list(shared.waiting), shared._open) == ([], {})
 
 
+def test_draws_of_a_loop_that_was_closed_are_forgotten() -> None:
+    shared = SharedDraws(ignore)
+    loop = asyncio.new_event_loop()
+    leader = loop.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert shared.draw("photos", 1, Server().draw, 0.0) == [range(1, 2)]
+    shared.let_next_begin()
+    assert (list(shared.waiting), shared._open) == ([], {})
+    del leader
+
+
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=12),
     st.lists(st.integers(1, 9), max_size=12),
@@ -168,7 +218,7 @@ def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
 def test_no_ticket_has_two_receivers(wishes: list[int], sizes: list[int]) -> None:
     """However the blocks and the wishes meet, and whichever are more."""
     blocks = [range(100 * n + 1, 100 * n + 1 + 2 * size, 2) for n, size in enumerate(sizes)]
-    shares = [_Share(n) for n in wishes]
+    shares = [_Share(n, None) for n in wishes]
     unused = divide(blocks, shares)
     received = [list(chain.from_iterable(share.tickets)) for share in shares]
     tickets = list(chain.from_iterable(blocks))
