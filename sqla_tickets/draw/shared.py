@@ -43,17 +43,17 @@ class _ThreadEvent:
     """A `threading.Event` for one thread, which a signal handler may set while that thread is just waiting for it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
 
     def set(self) -> None:
         """Set it, and wake the thread that waits."""
         with suppress(RuntimeError):  # it is set
-            self._lock.release()
+            self._under_way.release()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is set, for at most ``seconds``; returns whether it is."""
-        return self._lock.acquire(timeout=seconds)
+        return self._under_way.acquire(timeout=seconds)
 
 
 def _event_of(loop: asyncio.AbstractEventLoop | None) -> _ThreadEvent | TaskEvent:
