@@ -234,7 +234,7 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 class TaskEvent:
-    """A `threading.Event` for tasks of one event loop, in SQLAlchemy's greenlets; only the loop's thread may use it.
+    """A `threading.Event` for one task, in SQLAlchemy's greenlet; only its event loop's thread may use it.
 
     A time limit for `asyncio.Event` would take a task of its own.
     """

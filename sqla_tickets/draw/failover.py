@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from ..concurrency import pause, random, random_bytes, time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .server import TicketServer
 
 log = logging.getLogger(__name__)
+_in_flight: Final = attrgetter("in_flight")
 
 #: The `kind` of an error after a lock wait.
 LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
@@ -133,9 +135,10 @@ class Failover:
 
     def _is_to_share(self, name: str, n: int) -> bool:
         """Whether a draw is small, and even the server that it would go to has many in flight."""
+        if n > TIMING.most_in_a_share or not any(map(_in_flight, self._servers)):
+            return False
         well = plan(self._servers, name)
-        is_busy = bool(well) and len(well[0].in_flight) >= TIMING.shared_from
-        return is_busy and n <= TIMING.most_in_a_share
+        return bool(well) and len(well[0].in_flight) >= TIMING.shared_from
 
     def _is_least_loaded(self, server: TicketServer) -> bool:
         """Whether a server that draws wait for answers them, and no other server has fewer in flight."""

@@ -270,7 +270,7 @@ def test_a_server_is_set_back_under_a_running_application(
         assert_the_genuine_ids_stay_genuine(on, shards)
         raised = run_cli("raise", "photos", *shards, *on)
         assert raised.code == 3
-        assert "refuse its tickets up to" in raised.text
+        assert "Processes refuse its tickets up to" in raised.text
         assert "(offset 1)" not in "".join(re.findall("Done:.*", raised.text))
         rehearsal = run_cli("restore", "--offset", 1, *shards, *on, "--dry-run", "--json")
         assert rehearsal.json["proof"] is None
