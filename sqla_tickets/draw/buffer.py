@@ -28,6 +28,7 @@ from sqlalchemy.util import await_only
 from ..arguments import BlockBounds
 from ..concurrency import current_loop, elapsed, owner_mark, threading
 from ..errors import TicketError, TicketsExhausted
+from .blocks import DrawBlocks, split
 from .timing import TIMING
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Draws up to a number of tickets of a sequence.
-DrawBlocks: TypeAlias = "Callable[[str, int], list[range]]"
 #: Begins to fetch a block of a sequence in the background; False if that is impossible.
 BeginFetch: TypeAlias = "Callable[[str, Callable[[], None]], bool]"
 
@@ -48,22 +47,8 @@ class Block(NamedTuple):
     expires: float
 
 
-def count(blocks: Iterable[Block]) -> int:
-    """The number of tickets in some blocks."""
+def _tickets_in(blocks: Iterable[Block]) -> int:
     return sum([len(tickets) for tickets, _ in blocks])
-
-
-def divide(blocks: Iterable[Block], n: int) -> tuple[list[Block], list[Block]]:
-    """The first ``n`` tickets of some blocks, and the rest."""
-    first: list[Block] = []
-    rest: list[Block] = []
-    for tickets, expires in blocks:
-        if tickets[:n]:
-            first.append(Block(tickets[:n], expires))
-        if tickets[n:]:
-            rest.append(Block(tickets[n:], expires))
-        n = max(0, n - len(tickets))
-    return first, rest
 
 
 def _ignore(*_: object) -> None:
@@ -233,7 +218,7 @@ class SequenceBuffer:
         with self._lock:
             dropped = self._drop_the_old()
             taken = self.ready.take(n)
-            missing = n - count(taken)
+            missing = n - _tickets_in(taken)
             while missing > 0 and self.blocks:
                 taken.append(self._split_oldest(missing))
                 missing -= len(taken[-1].tickets)
@@ -278,7 +263,7 @@ class SequenceBuffer:
             for block in blocks if is_open else ():
                 insort(self.blocks, block, key=_expiry)
         if not is_open:
-            self._discarded(count(blocks), "dropped")
+            self._discarded(_tickets_in(blocks), "dropped")
 
     def count(self) -> int:
         """How many tickets are buffered."""
@@ -289,7 +274,7 @@ class SequenceBuffer:
         return left
 
     def _count(self) -> int:
-        return len(self.ready.tickets) + count(self.blocks)
+        return len(self.ready.tickets) + _tickets_in(self.blocks)
 
     def _spare(self) -> int:
         """How many tickets there are besides the last half of a block."""
@@ -449,18 +434,18 @@ class Buffer:
         blocks: list[Block],
     ) -> tuple[list[range], bool]:
         """Draw the tickets that some blocks lack; returns whether any of their tickets was buffered."""
-        taken = total = count(blocks)
+        taken = total = _tickets_in(blocks)
         try:
             for _ in range(TIMING.refills_waited_for):
                 missing = n - total
                 if not 0 < missing < bounds[1] or not buffered.refills.wait_for(missing):
                     break
                 blocks += buffered.take(missing)
-                taken = total = count(blocks)
+                taken = total = _tickets_in(blocks)
             while total < n:
                 drawn = self._draw_block(name, buffered, n - total, bounds, draw)
                 blocks += drawn
-                total += count(drawn)
+                total += _tickets_in(drawn)
         except BaseException:
             if self.is_owner_process[0]:
                 buffered.put(blocks)  # no caller has seen these
@@ -503,9 +488,9 @@ class Buffer:
             except TicketsExhausted:  # part of a block may still be left
                 drawn = draw(name, needed or 1)
             buffered.has_refilled(elapsed() - began)
-            blocks, left = divide(self._aged(drawn, began), needed)
-            buffered.put(left)
-        return blocks
+            needed_now, spare = split(drawn, needed)
+            buffered.put(self._aged(spare, began))
+        return self._aged(needed_now, began)
 
     def _aged(self, drawn: Iterable[range], began: float) -> list[Block]:
         return [Block(tickets, began + self._max_age) for tickets in drawn]

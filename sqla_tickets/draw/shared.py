@@ -12,19 +12,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..concurrency import TaskEvent, current_loop, threading
 from ..errors import TicketsExhausted
+from .blocks import DrawBlocks, count, split
 from .timing import TIMING
 
 if TYPE_CHECKING:
     from ..events import DiscardReason
 
 __all__ = ["SharedDraws"]
-
-#: Draws up to a number of tickets of a sequence, at least one.
-Draw: TypeAlias = "Callable[[str, int], list[range]]"
 
 
 class _Key(NamedTuple):
@@ -127,7 +125,7 @@ class SharedDraws:
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
 
-    def draw(self, name: str, n: int, draw: Draw, longest_wait: float) -> list[range] | None:
+    def draw(self, name: str, n: int, draw: DrawBlocks, longest_wait: float) -> list[range] | None:
         """Up to ``n`` tickets from a shared draw; None if the caller must draw for itself.
 
         Args:
@@ -151,11 +149,11 @@ class SharedDraws:
                 share.over.wait(longest_wait)  # it is just dividing them
         except BaseException:
             if not share.settle():
-                self._discarded(name, sum(map(len, share.tickets)), "shared")
+                self._discarded(name, count(share.tickets), "shared")
             raise
         return share.tickets or None
 
-    def _lead(self, key: _Key, share: _Share, draw: Draw, longest_wait: float) -> list[range]:
+    def _lead(self, key: _Key, share: _Share, draw: DrawBlocks, longest_wait: float) -> list[range]:
         self._forget_ended_loops()
         shared, unused = _SharedDraw(share, key.loop), 0
         try:
@@ -192,7 +190,7 @@ class SharedDraws:
                 pass
 
 
-def _drawn_for(shares: Sequence[_Share], name: str, draw: Draw) -> list[range]:
+def _drawn_for(shares: Sequence[_Share], name: str, draw: DrawBlocks) -> list[range]:
     try:
         return draw(name, sum(share.n for share in shares))
     except TicketsExhausted:
@@ -203,20 +201,8 @@ def _drawn_for(shares: Sequence[_Share], name: str, draw: Draw) -> list[range]:
 
 def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> int:
     """Give the tickets to the callers that still wait, in the order in which they came; returns how many are left."""
-    left = deque(blocks)
+    left = list(blocks)
     for share in shares:
         if left and share.settle():
-            share.tickets = _take(left, share.n)
-    return sum(map(len, left))
-
-
-def _take(left: deque[range], n: int) -> list[range]:
-    """Take up to ``n`` tickets."""
-    taken: list[range] = []
-    while n and left:
-        tickets = left.popleft()
-        taken.append(tickets[:n])
-        if rest := tickets[n:]:
-            left.appendleft(rest)
-        n -= len(taken[-1])
-    return taken
+            share.tickets, left = split(left, share.n)
+    return count(left)

@@ -299,8 +299,8 @@ DEFECTS: Final = (
         [
             Change(
                 "draw/shared.py",
-                "share.tickets = _take(left, share.n)",
-                "share.tickets = _take(deque(left), share.n)",
+                "share.tickets, left = split(left, share.n)",
+                "share.tickets, _ = split(left, share.n)",
             )
         ],
         IDS,
