@@ -3,7 +3,8 @@
 A hundred tickets cost one round trip, as one ticket does. So a process with hundreds of threads or tasks need not send
 hundreds of draws at once, each of which waits for a connection, for the server and for the interpreter. The first
 caller that comes while many draws are in flight leads a shared draw: it waits until one of them has ended. The callers
-that come in that time follow it. The leader draws for all, and it alone divides the tickets.
+that come in that time follow it. The leader draws for all, and it alone divides the tickets. Where the callers are
+tasks, the leader is a task of its own, since any of them may be cancelled.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..concurrency import TaskEvent, current_loop, threading
 from ..errors import TicketsExhausted
@@ -76,6 +79,11 @@ class _Share:
         self.n, self.over, self._unsettled = n, _event_of(loop), [None]
         self.tickets: list[range] = []
 
+    @property
+    def waits(self) -> bool:
+        """Whether its caller still waits for tickets."""
+        return bool(self._unsettled)
+
     def settle(self) -> bool:
         """True once: for the leader, who then sets the tickets, or for the caller, who then leaves without any."""
         try:
@@ -91,12 +99,14 @@ class _SharedDraw:
     Attributes:
         shares: the parts of all callers, the leader's first.
         may_begin: set when another draw has ended.
+        was_offered: whether others were let follow.
     """
 
-    __slots__ = ("_loop", "may_begin", "shares")
+    __slots__ = ("_loop", "may_begin", "shares", "was_offered")
 
     def __init__(self, leader: _Share, loop: asyncio.AbstractEventLoop | None) -> None:
         self.shares, self._loop, self.may_begin = [leader], loop, _event_of(loop)
+        self.was_offered = False
 
     def let_begin(self) -> bool:
         """Let it begin; returns whether it can. Any thread may call this."""
@@ -124,6 +134,7 @@ class SharedDraws:
         self._discarded = discarded
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def draw(self, name: str, n: int, draw: DrawBlocks, longest_wait: float) -> list[range] | None:
         """Up to ``n`` tickets from a shared draw; None if the caller must draw for itself.
@@ -140,35 +151,70 @@ class SharedDraws:
         loop = current_loop()
         key, share = _Key(name, loop), _Share(n, loop)
         shared = self._open.get(key)
-        if shared is None or len(shared.shares) >= TIMING.most_shares:
-            return self._lead(key, share, draw, longest_wait)
-        shared.shares.append(share)
         try:
-            # a leader that began before that divides its tickets without this caller
-            if not share.over.wait(longest_wait) and not share.settle():
-                share.over.wait(longest_wait)  # it is just dividing them
+            if shared is not None and len(shared.shares) < TIMING.most_shares:
+                self._follow(shared, share, longest_wait)
+            elif loop is None:
+                self._lead(key, _SharedDraw(share, loop), draw, longest_wait)
+            else:
+                self._lead_in_task(loop, key, _SharedDraw(share, loop), draw, longest_wait)
         except BaseException:
             if not share.settle():
                 self._discarded(name, count(share.tickets), "shared")
             raise
         return share.tickets or None
 
-    def _lead(self, key: _Key, share: _Share, draw: DrawBlocks, longest_wait: float) -> list[range]:
-        self._forget_ended_loops()
-        shared, unused = _SharedDraw(share, key.loop), 0
+    def _follow(self, shared: _SharedDraw, share: _Share, longest_wait: float) -> None:
+        shared.shares.append(share)
+        # a leader that began before that divides its tickets without this caller
+        if not share.over.wait(longest_wait) and not share.settle():
+            share.over.wait(longest_wait)  # it is just dividing them
+
+    def _lead(self, key: _Key, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float) -> None:
+        unused = 0
         try:
-            self._open[key] = shared
-            self.waiting.append(shared)
+            self._offer(key, shared)
             shared.may_begin.wait(longest_wait)
             self._close(key, shared)
-            shares = list(shared.shares)
-            unused = divide(_drawn_for(shares, key.sequence, draw), shares)
+            if shares := [share for share in shared.shares if share.waits]:
+                unused = divide(_drawn_for(shares, key.sequence, draw), shares)
         finally:
-            for each in shared.shares:
-                each.over.set()
+            for share in shared.shares:
+                share.over.set()
             self._close(key, shared)
         self._discarded(key.sequence, unused, "shared")
-        return share.tickets
+
+    def _lead_in_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        key: _Key,
+        shared: _SharedDraw,
+        draw: DrawBlocks,
+        longest_wait: float,
+    ) -> None:
+        """Lead in a task of its own, so that the cancellation of one caller does not end the draw of all."""
+        task = loop.create_task(greenlet_spawn(self._lead, key, shared, draw, longest_wait))
+        self._tasks.add(task)  # the loop holds only a weak reference
+        task.add_done_callback(self._forget)
+        self._offer(key, shared)
+        try:
+            await_only(asyncio.wait([task]))
+            task.result()
+        finally:
+            del task  # its error would refer to itself
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller that began it may have left
+
+    def _offer(self, key: _Key, shared: _SharedDraw) -> None:
+        """Let others follow, and let the end of another draw begin it."""
+        if not shared.was_offered:
+            shared.was_offered = True
+            self._forget_ended_loops()
+            self._open[key] = shared
+            self.waiting.append(shared)
 
     def _close(self, key: _Key, shared: _SharedDraw) -> None:
         """Let no more callers follow."""
@@ -182,6 +228,9 @@ class SharedDraws:
         for key in list(self._open):
             if key.loop is not None and key.loop.is_closed():
                 self._open.pop(key, None)
+        for task in list(self._tasks):
+            if task.get_loop().is_closed():
+                self._tasks.discard(task)
 
     def let_next_begin(self) -> None:
         """A draw has ended: let the first one that waits begin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -146,15 +147,35 @@ def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
 
 
 def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
-    """It leaves without tickets, and those of its share are discarded."""
-    server, discarded = Server(), list[tuple[str, int, str]]()
-    shared = SharedDraws(lambda *told: discarded.append(told))
+    """It leaves without tickets, and none are drawn for it."""
+    server, shared = Server(), SharedDraws(ignore)
     (leader,) = gathered(shared, server, threads, [1])
     assert shared.draw("photos", 1, server.draw, 0.01) is None
     shared.let_next_begin()
     assert tickets_of([leader]) == [[1]]
-    assert server.wanted == [2]
-    assert discarded == [("photos", 1, "shared")]
+    assert server.wanted == [1]
+
+
+def test_tickets_of_a_follower_that_leaves_during_the_draw_are_discarded(
+    threads: ThreadPoolExecutor,
+) -> None:
+    server, discarded, may_answer = Server(), list[tuple[str, int, str]](), threading.Event()
+
+    def draw(name: str, n: int) -> list[range]:
+        blocks = server.draw(name, n)
+        assert may_answer.wait(FOR_EVER)
+        return blocks
+
+    shared = SharedDraws(lambda *told: discarded.append(told))
+    leader = threads.submit(shared.draw, "photos", 1, draw, FOR_EVER)
+    until(lambda: callers_of(shared) == 1)
+    follower = threads.submit(shared.draw, "photos", 1, draw, 0.5)
+    until(lambda: callers_of(shared) == 2)
+    shared.let_next_begin()
+    assert follower.result(FOR_EVER) is None
+    may_answer.set()
+    assert tickets_of([leader]) == [[1]]
+    assert (server.wanted, discarded) == ([2], [("photos", 1, "shared")])
 
 
 def test_a_leader_that_nobody_lets_begin_begins() -> None:
@@ -182,21 +203,68 @@ def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
     assert server.wanted == [6]
 
 
-def test_a_cancelled_leader_leaves_no_follower_waiting() -> None:
-    shared = SharedDraws(ignore)
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_cancelled_caller_ends_no_draw_of_others(left: int) -> None:
+    """Also the one that began it; nothing is drawn for those that have left."""
+    server, shared = Server(), SharedDraws(ignore)
 
-    async def work() -> object:
-        leader, follower = (
-            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
-            for _ in range(2)
+    async def work() -> list[list[range] | BaseException | None]:
+        callers = [
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, server.draw, FOR_EVER))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        assert callers_of(shared) == 3
+        callers.pop(left).cancel()
+        await asyncio.sleep(0)
+        shared.let_next_begin()
+        return await asyncio.gather(*callers)
+
+    assert asyncio.run(work()) == [[range(1, 2)], [range(2, 3)]]
+    assert server.wanted == [2]
+    assert (list(shared.waiting), shared._open, shared._tasks) == ([], {}, set())
+
+
+def test_nothing_is_drawn_when_all_have_left() -> None:
+    server, shared = Server(), SharedDraws(ignore)
+
+    async def work() -> None:
+        caller = asyncio.create_task(
+            greenlet_spawn(shared.draw, "photos", 1, server.draw, FOR_EVER)
         )
         await asyncio.sleep(0)
-        assert callers_of(shared) == 2
-        leader.cancel()
-        return await follower
+        caller.cancel()
+        await asyncio.wait([caller])
+        shared.let_next_begin()
+        await asyncio.wait(list(shared._tasks))
 
-    assert asyncio.run(work()) is None
-    assert (list(shared.waiting), shared._open) == ([], {})
+    asyncio.run(work())
+    assert server.wanted == []
+
+
+def test_the_error_of_a_draw_of_tasks_is_raised_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the caller that began it; if that has left, by nobody."""
+    server, shared = Server(), SharedDraws(ignore)
+    server.error = NoTicketServer("all are down", {})
+
+    async def work(*, leave: bool) -> list[list[range] | BaseException | None]:
+        callers = [
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, server.draw, FOR_EVER))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0)
+        if leave:
+            callers.pop(0).cancel()
+            await asyncio.sleep(0)
+        shared.let_next_begin()
+        return await asyncio.gather(*callers, return_exceptions=True)
+
+    assert asyncio.run(work(leave=False)) == [server.error, None]
+    assert asyncio.run(work(leave=True)) == [None]
+    gc.collect()
+    assert not caplog.records
 
 
 def test_draws_of_a_loop_that_was_closed_are_forgotten() -> None:
@@ -207,7 +275,7 @@ def test_draws_of_a_loop_that_was_closed_are_forgotten() -> None:
     loop.close()
     assert shared.draw("photos", 1, Server().draw, 0.0) == [range(1, 2)]
     shared.let_next_begin()
-    assert (list(shared.waiting), shared._open) == ([], {})
+    assert (list(shared.waiting), shared._open, shared._tasks) == ([], {}, set())
     del leader
 
 
