@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _in_flight: Final = attrgetter("in_flight")
-
 #: The `kind` of an error after a lock wait.
 LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
 TOO_MANY_CONNECTIONS: Final = ErrorKind.TOO_MANY_CONNECTIONS.name.lower()
+
+
+def _are_in_flight(servers: Sequence[TicketServer]) -> bool:
+    return any(map(_in_flight, servers))
 
 
 def random_start() -> int:
@@ -73,7 +77,7 @@ class Failover:
     def reinit_after_fork(self) -> None:
         """In a fork: begin the rotation at another random server, and share no draw of the parent."""
         self._rotations: dict[str, Callable[[], int]] = {}
-        self._shared = SharedDraws(self._events.discarded)
+        self._shared = SharedDraws(self._events.discarded, partial(_are_in_flight, self._servers))
 
     def draw(self, name: str, n: int) -> list[range]:
         """Up to ``n`` tickets, at least one, from the first server that answers.
@@ -135,7 +139,7 @@ class Failover:
 
     def _is_to_share(self, name: str, n: int) -> bool:
         """Whether a draw is small, and even the server that it would go to has many in flight."""
-        if n > TIMING.most_in_a_share or not any(map(_in_flight, self._servers)):
+        if n > TIMING.most_in_a_share or not _are_in_flight(self._servers):
             return False
         well = plan(self._servers, name)
         return bool(well) and len(well[0].in_flight) >= TIMING.shared_from

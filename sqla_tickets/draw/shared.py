@@ -125,13 +125,18 @@ class SharedDraws:
 
     Args:
         discarded: called with a sequence, the number of tickets whose callers have left, and the reason.
+        are_in_flight: whether draws are in flight, whose end lets the next one begin.
 
     Attributes:
         waiting: those that have not begun, in order of arrival.
     """
 
-    def __init__(self, discarded: Callable[[str, int, DiscardReason], object]) -> None:
-        self._discarded = discarded
+    def __init__(
+        self,
+        discarded: Callable[[str, int, DiscardReason], object],
+        are_in_flight: Callable[[], bool],
+    ) -> None:
+        self._discarded, self._are_in_flight = discarded, are_in_flight
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,14 +179,15 @@ class SharedDraws:
         unused = 0
         try:
             self._offer(key, shared)
-            shared.may_begin.wait(longest_wait)
+            if self._are_in_flight():  # they may all have ended since
+                shared.may_begin.wait(longest_wait)
             self._close(key, shared)
             if shares := [share for share in shared.shares if share.waits]:
                 unused = divide(_drawn_for(shares, key.sequence, draw), shares)
         finally:
+            self._close(key, shared)
             for share in shared.shares:
                 share.over.set()
-            self._close(key, shared)
         self._discarded(key.sequence, unused, "shared")
 
     def _lead_in_task(

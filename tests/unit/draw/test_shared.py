@@ -59,6 +59,11 @@ def ignore(sequence: str, tickets: int, reason: str) -> None:
     """What is discarded is another test's topic."""
 
 
+def are_in_flight() -> bool:
+    """Other draws are, until a test lets the next one begin."""
+    return True
+
+
 def callers_of(shared: SharedDraws) -> int:
     """How many callers wait for draws that have not begun."""
     return sum(len(each.shares) for each in shared._open.values())
@@ -81,7 +86,7 @@ def tickets_of(callers: list[Future[list[range] | None]]) -> list[list[int]]:
 
 def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) -> None:
     server = Server()
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
     callers = gathered(shared, server, threads, [1, 5, 2])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1], [2, 3, 4, 5, 6], [7, 8]]
@@ -92,7 +97,7 @@ def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) ->
 def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.error = NoTicketServer("all are down", {})
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
     leader, *followers = gathered(shared, server, threads, [1, 1, 1])
     shared.let_next_begin()
     with pytest.raises(NoTicketServer, match="all are down"):
@@ -106,7 +111,7 @@ def test_followers_of_an_interrupted_leader_draw_for_themselves(
     def interrupted(name: str, n: int) -> list[range]:
         raise KeyboardInterrupt
 
-    server, shared = Server(), SharedDraws(ignore)
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
     leader = threads.submit(shared.draw, "photos", 1, interrupted, FOR_EVER)
     until(lambda: callers_of(shared) == 1)
     follower = threads.submit(shared.draw, "photos", 1, server.draw, FOR_EVER)
@@ -120,7 +125,7 @@ def test_followers_of_an_interrupted_leader_draw_for_themselves(
 
 def test_a_signal_handler_draws_while_its_thread_leads() -> None:
     """It leaves the draw that cannot go on before it returns, and lets it begin."""
-    server, shared, drawn = Server(), SharedDraws(ignore), list[list[range] | None]()
+    server, shared, drawn = Server(), SharedDraws(ignore, are_in_flight), list[list[range] | None]()
 
     def handle(*_: object) -> None:
         drawn.append(shared.draw("photos", 1, server.draw, 0.01))
@@ -139,7 +144,7 @@ def test_a_signal_handler_draws_while_its_thread_leads() -> None:
 def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
     server = Server()
     server.most = 2
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
     callers = gathered(shared, server, threads, [2, 1, 1])
     shared.let_next_begin()
     assert tickets_of(callers) == [[1, 2], [], []]
@@ -148,7 +153,7 @@ def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
 
 def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
     """It leaves without tickets, and none are drawn for it."""
-    server, shared = Server(), SharedDraws(ignore)
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
     (leader,) = gathered(shared, server, threads, [1])
     assert shared.draw("photos", 1, server.draw, 0.01) is None
     shared.let_next_begin()
@@ -166,7 +171,7 @@ def test_tickets_of_a_follower_that_leaves_during_the_draw_are_discarded(
         assert may_answer.wait(FOR_EVER)
         return blocks
 
-    shared = SharedDraws(lambda *told: discarded.append(told))
+    shared = SharedDraws(lambda *told: discarded.append(told), are_in_flight)
     leader = threads.submit(shared.draw, "photos", 1, draw, FOR_EVER)
     until(lambda: callers_of(shared) == 1)
     follower = threads.submit(shared.draw, "photos", 1, draw, 0.5)
@@ -180,14 +185,21 @@ def test_tickets_of_a_follower_that_leaves_during_the_draw_are_discarded(
 
 def test_a_leader_that_nobody_lets_begin_begins() -> None:
     """The other draws may have ended before it waited."""
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
     assert shared.draw("photos", 2, Server().draw, 0.01) == [range(1, 2), range(2, 3)]
+    assert not shared.waiting
+
+
+def test_a_leader_waits_for_no_draws_that_have_ended() -> None:
+    """They may end after it was found that it must wait."""
+    shared = SharedDraws(ignore, lambda: False)
+    assert shared.draw("photos", 1, Server().draw, FOR_EVER) == [range(1, 2)]
     assert not shared.waiting
 
 
 def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
     server = Server()
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
 
     async def work() -> list[list[range] | None]:
         tasks = [
@@ -206,7 +218,7 @@ def test_tasks_share_a_draw_with_tasks_of_their_loop() -> None:
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_cancelled_caller_ends_no_draw_of_others(left: int) -> None:
     """Also the one that began it; nothing is drawn for those that have left."""
-    server, shared = Server(), SharedDraws(ignore)
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
 
     async def work() -> list[list[range] | BaseException | None]:
         callers = [
@@ -226,7 +238,7 @@ def test_a_cancelled_caller_ends_no_draw_of_others(left: int) -> None:
 
 
 def test_nothing_is_drawn_when_all_have_left() -> None:
-    server, shared = Server(), SharedDraws(ignore)
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
 
     async def work() -> None:
         caller = asyncio.create_task(
@@ -246,7 +258,7 @@ def test_the_error_of_a_draw_of_tasks_is_raised_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By the caller that began it; if that has left, by nobody."""
-    server, shared = Server(), SharedDraws(ignore)
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
     server.error = NoTicketServer("all are down", {})
 
     async def work(*, leave: bool) -> list[list[range] | BaseException | None]:
@@ -268,7 +280,7 @@ def test_the_error_of_a_draw_of_tasks_is_raised_once(
 
 
 def test_draws_of_a_loop_that_was_closed_are_forgotten() -> None:
-    shared = SharedDraws(ignore)
+    shared = SharedDraws(ignore, are_in_flight)
     loop = asyncio.new_event_loop()
     leader = loop.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
     loop.run_until_complete(asyncio.sleep(0))
