@@ -289,6 +289,11 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
             reason = "it has no ticket table in use"
             sequence = named(report.sequence, inspection.pool.name)
             fix = f"Create it, by a migration or sqla-tickets create {sequence}."
+            if report.rows and not any(report.high_waters.values()):
+                fix = (
+                    "Create it above all ids on the shards: by a migration with start_above, or"
+                    f" sqla-tickets create {sequence} --start NUMBER."
+                )
             if isinstance(state, Tombstone) and state.kind == "moved":
                 reason = f"the sequence is now {state.sequence!r} of the pool {state.pool!r}"
                 fix = (

@@ -102,9 +102,10 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         f"NOT FINISHED: {where} still assigns its own numbers, above the tickets"
         for where in counting
     ]
+    until_then = ", or higher if ids are inserted until then" if on_shards else ""
     for server, state in _states(pool, name).items():
         number = _number(server, name, state)
-        action = "stays" if number > highest else f"is raised above {highest}"
+        action = "stays" if number > highest else f"is raised above {highest}{until_then}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
     lines += [
         f"NOT ENOUGH for {status.server}: {_why_refused(status, on_shards.with_shards)}"

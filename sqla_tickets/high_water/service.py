@@ -204,9 +204,9 @@ class HighWaterService:
         if not table.has_reported_no_mark:
             table.has_reported_no_mark = True
             log.warning(
-                "%r is drawn from %s although no peer can report a mark: if that server was restored or promoted, it "
-                "repeats ids. Bring a peer back, or create missing tables of marks with pool.create_table(); "
-                "TicketPool(require_peer=True) refuses such draws (%s)",
+                "%r is drawn from %s although no peer can report a mark. If that server was restored or promoted, it "
+                "repeats ids. Bring a peer back, or create missing tables of marks with pool.create_table(). "
+                "TicketPool(require_peer=True) refuses such draws. Each peer: %s",
                 table.name,
                 server,
                 why,
