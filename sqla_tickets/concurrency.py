@@ -236,26 +236,39 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
 class TaskEvent:
     """A `threading.Event` for one task, in SQLAlchemy's greenlet; only its event loop's thread may use it.
 
-    A time limit for `asyncio.Event` would take a task of its own.
+    A time limit for `asyncio.Event` would take a task of its own, and `asyncio.wait` wakes one turn of the loop later.
     """
 
     def __init__(self) -> None:
-        self._future = asyncio.get_running_loop().create_future()
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def is_set(self) -> bool:
         """Whether it is set."""
-        return self._future.done()
+        return self._is_set
 
     def set(self) -> None:
         """Set it, and wake the task that waits."""
-        if not self._future.done():
-            self._future.set_result(None)
+        self._is_set = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set, for at most ``seconds``; returns whether it is."""
-        if not self._future.done():
-            await_only(asyncio.wait([self._future], timeout=seconds))
-        return self._future.done()
+        if self._is_set:
+            return True
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self._wake)
+        try:
+            await_only(self._waiter)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._is_set
 
 
 async def run_in_greenlet(work: Callable[[], T]) -> T:

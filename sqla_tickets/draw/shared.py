@@ -52,9 +52,9 @@ class _ThreadEvent:
         with suppress(RuntimeError):  # it is set
             self._under_way.release()
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set, for at most ``seconds``; returns whether it is."""
-        return self._under_way.acquire(timeout=seconds)
+        return self._under_way.acquire(timeout=-1 if seconds is None else seconds)
 
 
 def _event_of(loop: asyncio.AbstractEventLoop | None) -> _ThreadEvent | TaskEvent:
@@ -204,7 +204,9 @@ class SharedDraws:
         task.add_done_callback(self._forget)
         self._offer(key, shared)
         try:
-            await_only(asyncio.wait([task]))
+            shared.shares[0].over.wait()
+            if not task.done():  # a listener of discarded tickets waits
+                await_only(asyncio.wait([task]))
             task.result()
         finally:
             del task  # its error would refer to itself
