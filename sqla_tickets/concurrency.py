@@ -35,6 +35,7 @@ __all__ = [
     "TaskEvent",
     "WeakRegistry",
     "background_call",
+    "begin_task",
     "begun",
     "current_loop",
     "elapsed",
@@ -408,15 +409,21 @@ def in_background(
     call = partial(_run_as_begun, timestamp or begun(), work)
     try:
         if in_a_task:
-            task = asyncio.get_running_loop().create_task(greenlet_spawn(call), name=name)
-            _tasks.add(task)  # the loop holds only a weak reference
-            task.add_done_callback(_tasks.discard)
+            begin_task(call, name)
         else:
             threading.Thread(target=call, name=name, daemon=True).start()
     except RuntimeError as error:  # at exit, or at a limit
         log.warning("%s could not be started: %s", name, error)
         return False
     return True
+
+
+def begin_task(work: Callable[[], None], name: str) -> asyncio.Task[None]:
+    """Begin ``work`` in a task of the current event loop, for which `wait_for_tasks` waits."""
+    task = asyncio.get_running_loop().create_task(greenlet_spawn(work), name=name)
+    _tasks.add(task)  # the loop holds only a weak reference
+    task.add_done_callback(_tasks.discard)
+    return task
 
 
 def _run_as_begun(timestamp: int, work: Callable[[], None]) -> None:

@@ -13,11 +13,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy.util import await_only, greenlet_spawn
+from sqlalchemy.util import await_only
 
-from ..concurrency import TaskEvent, current_loop, threading
+from ..concurrency import TaskEvent, begin_task, current_loop, threading
 from ..errors import TicketsExhausted
 from .blocks import DrawBlocks, count, split
 from .timing import TIMING
@@ -139,7 +140,6 @@ class SharedDraws:
         self._discarded, self._are_in_flight = discarded, are_in_flight
         self.waiting: Final[deque[_SharedDraw]] = deque()
         self._open: dict[_Key, _SharedDraw] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def draw(self, name: str, n: int, draw: DrawBlocks, longest_wait: float) -> list[range] | None:
         """Up to ``n`` tickets from a shared draw; None if the caller must draw for itself.
@@ -162,7 +162,7 @@ class SharedDraws:
             elif loop is None:
                 self._lead(key, _SharedDraw(share, loop), draw, longest_wait)
             else:
-                self._lead_in_task(loop, key, _SharedDraw(share, loop), draw, longest_wait)
+                self._lead_in_task(key, _SharedDraw(share, loop), draw, longest_wait)
         except BaseException:
             if not share.settle():
                 self._discarded(name, count(share.tickets), "shared")
@@ -185,23 +185,16 @@ class SharedDraws:
             if shares := [share for share in shared.shares if share.waits]:
                 unused = divide(_drawn_for(shares, key.sequence, draw), shares)
         finally:
-            self._close(key, shared)
-            for share in shared.shares:
-                share.over.set()
+            self._end(key, shared)
         self._discarded(key.sequence, unused, "shared")
 
     def _lead_in_task(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        key: _Key,
-        shared: _SharedDraw,
-        draw: DrawBlocks,
-        longest_wait: float,
+        self, key: _Key, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float
     ) -> None:
         """Lead in a task of its own, so that the cancellation of one caller does not end the draw of all."""
-        task = loop.create_task(greenlet_spawn(self._lead, key, shared, draw, longest_wait))
-        self._tasks.add(task)  # the loop holds only a weak reference
-        task.add_done_callback(self._forget)
+        lead = partial(self._lead, key, shared, draw, longest_wait)
+        task = begin_task(lead, f"sqla_tickets shared draw of {key.sequence}")
+        task.add_done_callback(partial(self._has_ended, key, shared))
         self._offer(key, shared)
         try:
             shared.shares[0].over.wait()
@@ -211,9 +204,10 @@ class SharedDraws:
         finally:
             del task  # its error would refer to itself
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
+    def _has_ended(self, key: _Key, shared: _SharedDraw, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # perhaps before it began
+            self._end(key, shared)
+        else:
             task.exception()  # the caller that began it may have left
 
     def _offer(self, key: _Key, shared: _SharedDraw) -> None:
@@ -231,14 +225,17 @@ class SharedDraws:
         with suppress(ValueError, IndexError):  # another draw lets it begin
             self.waiting.remove(shared)
 
+    def _end(self, key: _Key, shared: _SharedDraw) -> None:
+        """Wake all followers, and let no more callers follow."""
+        self._close(key, shared)
+        for share in shared.shares:
+            share.over.set()
+
     def _forget_ended_loops(self) -> None:
         """Forget draws of event loops that were closed in the middle, where no leader goes on."""
         for key in list(self._open):
             if key.loop is not None and key.loop.is_closed():
                 self._open.pop(key, None)
-        for task in list(self._tasks):
-            if task.get_loop().is_closed():
-                self._tasks.discard(task)
 
     def let_next_begin(self) -> None:
         """A draw has ended: let the first one that waits begin."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy.util import greenlet_spawn
 
 from sqla_tickets import NoTicketServer, TicketsExhausted
+from sqla_tickets.concurrency import wait_for_tasks
 from sqla_tickets.draw.shared import SharedDraws, _Share, divide
 from tests.support.draws import until
 
@@ -234,7 +235,7 @@ def test_a_cancelled_caller_ends_no_draw_of_others(left: int) -> None:
 
     assert asyncio.run(work()) == [[range(1, 2)], [range(2, 3)]]
     assert server.wanted == [2]
-    assert (list(shared.waiting), shared._open, shared._tasks) == ([], {}, set())
+    assert (list(shared.waiting), shared._open) == ([], {})
 
 
 def test_nothing_is_drawn_when_all_have_left() -> None:
@@ -248,10 +249,30 @@ def test_nothing_is_drawn_when_all_have_left() -> None:
         caller.cancel()
         await asyncio.wait([caller])
         shared.let_next_begin()
-        await asyncio.wait(list(shared._tasks))
+        await greenlet_spawn(wait_for_tasks, FOR_EVER)  # as `dispose()` does
 
     asyncio.run(work())
     assert server.wanted == []
+
+
+def test_the_callers_of_a_draw_that_was_cancelled_with_all_tasks_draw_for_themselves() -> None:
+    """Also if it has not begun to run."""
+    shared = SharedDraws(ignore, are_in_flight)
+
+    async def work() -> list[list[range] | BaseException | None]:
+        callers = [
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0)
+        (draw,) = asyncio.all_tasks() - {*callers, asyncio.current_task()}
+        draw.cancel()
+        return await asyncio.gather(*callers, return_exceptions=True)
+
+    leader, follower = asyncio.run(work())
+    assert isinstance(leader, asyncio.CancelledError)
+    assert follower is None
+    assert (list(shared.waiting), shared._open) == ([], {})
 
 
 def test_the_error_of_a_draw_of_tasks_is_raised_once(
@@ -287,7 +308,7 @@ def test_draws_of_a_loop_that_was_closed_are_forgotten() -> None:
     loop.close()
     assert shared.draw("photos", 1, Server().draw, 0.0) == [range(1, 2)]
     shared.let_next_begin()
-    assert (list(shared.waiting), shared._open, shared._tasks) == ([], {}, set())
+    assert (list(shared.waiting), shared._open) == ([], {})
     del leader
 
 
