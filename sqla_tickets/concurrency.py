@@ -409,7 +409,7 @@ def in_background(
     call = partial(_run_as_begun, timestamp or begun(), work)
     try:
         if in_a_task:
-            begin_task(call, name)
+            _ = begin_task(call, name)
         else:
             threading.Thread(target=call, name=name, daemon=True).start()
     except RuntimeError as error:  # at exit, or at a limit
