@@ -28,7 +28,7 @@ from sqlalchemy.util import await_only
 from ..arguments import BlockBounds
 from ..concurrency import current_loop, elapsed, owner_mark, threading
 from ..errors import TicketError, TicketsExhausted
-from .blocks import DrawBlocks, split
+from .blocks import DrawBlocks, count, split
 from .timing import TIMING
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 def _tickets_in(blocks: Iterable[Block]) -> int:
-    return sum([len(tickets) for tickets, _ in blocks])
+    return count([tickets for tickets, _ in blocks])
 
 
 def _ignore(*_: object) -> None:

@@ -139,6 +139,7 @@ class Failover:
 
     def _is_to_share(self, name: str, n: int) -> bool:
         """Whether a draw is small, and even the server that it would go to has many in flight."""
+        # `_are_in_flight`, without the call
         if n > TIMING.most_in_a_share or not any(map(_in_flight, self._servers)):
             return False
         well = plan(self._servers, name)

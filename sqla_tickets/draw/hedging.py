@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from ..concurrency import begun, in_background, threading, time, timestamps
 from ..errors import TicketError
+from .blocks import count
 from .failover import plan
 from .health_check import probe
 from .slow_path import CancelReason
@@ -333,7 +334,7 @@ class HedgingMonitor:
                 self._events.dispatch_event("hedged", name, server, "won")
             else:
                 self._events.dispatch_event("hedged", name, server, "lost")
-                self._events.discarded(name, sum(map(len, drawn)), "hedge")
+                self._events.discarded(name, count(drawn), "hedge")
         except TicketError as error:
             self._events.dispatch_event("hedged", name, server, "failed")
             # else the log would only repeat itself

@@ -98,24 +98,25 @@ class _SharedDraw:
     """A draw for several callers: threads, or tasks of one event loop.
 
     Attributes:
+        key: what its callers have in common.
         shares: the parts of all callers, the leader's first.
         may_begin: set when another draw has ended.
         was_offered: whether others were let follow.
     """
 
-    __slots__ = ("_loop", "may_begin", "shares", "was_offered")
+    __slots__ = ("key", "may_begin", "shares", "was_offered")
 
-    def __init__(self, leader: _Share, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.shares, self._loop, self.may_begin = [leader], loop, _event_of(loop)
+    def __init__(self, key: _Key, leader: _Share) -> None:
+        self.key, self.shares, self.may_begin = key, [leader], _event_of(key.loop)
         self.was_offered = False
 
     def let_begin(self) -> bool:
         """Let it begin; returns whether it can. Any thread may call this."""
-        if self._loop is None:
+        if self.key.loop is None:
             self.may_begin.set()
             return True
         try:
-            self._loop.call_soon_threadsafe(self.may_begin.set)
+            self.key.loop.call_soon_threadsafe(self.may_begin.set)
         except RuntimeError:  # the loop has ended
             return False
         return True
@@ -160,9 +161,9 @@ class SharedDraws:
             if shared is not None and len(shared.shares) < TIMING.most_shares:
                 self._follow(shared, share, longest_wait)
             elif loop is None:
-                self._lead(key, _SharedDraw(share, loop), draw, longest_wait)
+                self._lead(_SharedDraw(key, share), draw, longest_wait)
             else:
-                self._lead_in_task(key, _SharedDraw(share, loop), draw, longest_wait)
+                self._lead_in_task(_SharedDraw(key, share), draw, longest_wait)
         except BaseException:
             if not share.settle():
                 self._discarded(name, count(share.tickets), "shared")
@@ -175,27 +176,25 @@ class SharedDraws:
         if not share.over.wait(longest_wait) and not share.settle():
             share.over.wait(longest_wait)  # it is just dividing them
 
-    def _lead(self, key: _Key, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float) -> None:
+    def _lead(self, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float) -> None:
         unused = 0
         try:
-            self._offer(key, shared)
+            self._offer(shared)
             if self._are_in_flight():  # they may all have ended since
                 shared.may_begin.wait(longest_wait)
-            self._close(key, shared)
+            self._close(shared)
             if shares := [share for share in shared.shares if share.waits]:
-                unused = divide(_drawn_for(shares, key.sequence, draw), shares)
+                unused = divide(_drawn_for(shares, shared.key.sequence, draw), shares)
         finally:
-            self._end(key, shared)
-        self._discarded(key.sequence, unused, "shared")
+            self._end(shared)
+        self._discarded(shared.key.sequence, unused, "shared")
 
-    def _lead_in_task(
-        self, key: _Key, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float
-    ) -> None:
+    def _lead_in_task(self, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float) -> None:
         """Lead in a task of its own, so that the cancellation of one caller does not end the draw of all."""
-        lead = partial(self._lead, key, shared, draw, longest_wait)
-        task = begin_task(lead, f"sqla_tickets shared draw of {key.sequence}")
-        task.add_done_callback(partial(self._has_ended, key, shared))
-        self._offer(key, shared)
+        lead = partial(self._lead, shared, draw, longest_wait)
+        task = begin_task(lead, f"sqla_tickets shared draw of {shared.key.sequence}")
+        task.add_done_callback(partial(self._has_ended, shared))
+        self._offer(shared)
         try:
             shared.shares[0].over.wait()
             if not task.done():  # a listener of discarded tickets waits
@@ -204,30 +203,30 @@ class SharedDraws:
         finally:
             del task  # its error would refer to itself
 
-    def _has_ended(self, key: _Key, shared: _SharedDraw, task: asyncio.Task[None]) -> None:
+    def _has_ended(self, shared: _SharedDraw, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # perhaps before it began
-            self._end(key, shared)
+            self._end(shared)
         else:
             task.exception()  # the caller that began it may have left
 
-    def _offer(self, key: _Key, shared: _SharedDraw) -> None:
+    def _offer(self, shared: _SharedDraw) -> None:
         """Let others follow, and let the end of another draw begin it."""
         if not shared.was_offered:
             shared.was_offered = True
             self._forget_ended_loops()
-            self._open[key] = shared
+            self._open[shared.key] = shared
             self.waiting.append(shared)
 
-    def _close(self, key: _Key, shared: _SharedDraw) -> None:
+    def _close(self, shared: _SharedDraw) -> None:
         """Let no more callers follow."""
-        if self._open.get(key) is shared:
-            self._open.pop(key, None)
+        if self._open.get(shared.key) is shared:
+            self._open.pop(shared.key, None)
         with suppress(ValueError, IndexError):  # another draw lets it begin
             self.waiting.remove(shared)
 
-    def _end(self, key: _Key, shared: _SharedDraw) -> None:
+    def _end(self, shared: _SharedDraw) -> None:
         """Wake all followers, and let no more callers follow."""
-        self._close(key, shared)
+        self._close(shared)
         for share in shared.shares:
             share.over.set()
 

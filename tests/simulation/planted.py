@@ -287,7 +287,7 @@ DEFECTS: Final = (
             ),
             Change(
                 "draw/hedging.py",
-                'self._events.discarded(name, sum(map(len, drawn)), "hedge")',
+                'self._events.discarded(name, count(drawn), "hedge")',
                 "self._late[name, n] = drawn",
             ),
         ],
