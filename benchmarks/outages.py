@@ -243,7 +243,8 @@ def run_frozen(
     print(
         f"\n## {kind}, {PROCESSES} processes that draw as fast as they can, a frozen server\n\n| layout | draws/s before |"
         " slowest before | draws/s while frozen | bare cursors on the other one | ratio, at least 0.9 | slowest of those sent"
-        " before | slowest of the others | above the slowest before, at most 50 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+        " before | slowest of the others | above the slowest before, at most 50 | slowest of the bare ones |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     _, second = servers
     urls = [url.render_as_string(hide_password=False) for url in fresh(servers)]
@@ -263,17 +264,18 @@ def run_frozen(
                 done = thread.submit(nemesis)
                 draws = workers.draws(ours, PROCESSES, WARM_UP + seconds)
                 done.result()
-            alone = len(workers.waits(bare, PROCESSES, seconds)) / seconds
+            waits = workers.waits(bare, PROCESSES, seconds)
         began, ended = marks
         before = [took for at, took in draws if at + took <= began]
         sent = [took for at, took in draws if at <= began < at + took]
         others = [took for at, took in draws if began < at and at + took <= ended]
         # the first second is that of the draws that were sent to it, and of those that notice
         rate = len([at for at, _ in draws if began + 1.0 < at <= ended]) / (ended - began - 1.0)
-        slowest, most = 1000 * max(before), 1000 * max(others)
+        slowest, most, alone = 1000 * max(before), 1000 * max(others), len(waits) / seconds
         print(
             f"| {layout} | {len(before) / WARM_UP:,.0f} | {slowest:.0f} | {rate:,.0f} | {alone:,.0f} | {rate / alone:.2f} |"
-            f" {1000 * max(sent, default=0.0):.0f} | {most:.0f} | {most - slowest:+.0f} |",
+            f" {1000 * max(sent, default=0.0):.0f} | {most:.0f} | {most - slowest:+.0f} |"
+            f" {1000 * waits[-1]:.0f} |",
             flush=True,
         )
 

@@ -170,13 +170,13 @@ class Connections:
             idle.replace()
 
     def _given_back(self, waiter: Waiter) -> Connection | None:
-        """Wait for another draw's connection; None if there is room for a new one.
+        """Wait for a connection that is in use; None if there is room for a new one, and none is lent for a moment.
 
         Raises:
             TicketServerError: the wait was cancelled, or has taken too long.
         """
         idle = self._idle()
-        if idle.has_room():
+        if idle.has_room() and not idle.are_lent:  # to open one takes longer than they are lent for
             return None
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:

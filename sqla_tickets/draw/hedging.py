@@ -253,8 +253,12 @@ class HedgingMonitor:
             self._act(request, oldest)
 
     def _act(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
+        was_suspected = request.is_suspected
         while action := self._action(request, oldest):
             action()
+        if request.is_suspected and not was_suspected:
+            # the last: the draw waits for its hedge, and nobody for this
+            probe(request.server, timestamp=request.begun)
 
     def _action(
         self, request: InFlightRequest, oldest: InFlightRequest
@@ -270,7 +274,7 @@ class HedgingMonitor:
             # it may wait for a lock; then the server answers the probe
             probe(server, timestamp=request.begun)
         no_answers = now - max(request.table.answered, request.since) > self.patience
-        if no_answers and not request.probe_sent:
+        if no_answers and not request.is_suspected:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
             return partial(self._mark_unresponsive, request) if is_paid else None
         elsewhere = next(iter(plan(self._servers, name, (server,))), None)
@@ -302,8 +306,7 @@ class HedgingMonitor:
         server.unresponsive.add(request)
         if request not in server.in_flight:  # it has ended
             server.unresponsive.discard(request)
-        request.probe_sent = True
-        probe(server, timestamp=request.begun)
+        request.is_suspected = True
 
     def _may_release(self, request: InFlightRequest, oldest: InFlightRequest) -> bool:
         return request is not oldest and not request.is_hedge and not request.is_patient

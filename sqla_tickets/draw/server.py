@@ -107,9 +107,9 @@ class InFlightRequest:
         begun: the timestamp of the background call that waits for it, which a hedge inherits; 0 in none.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
+        is_suspected: whether its server was marked unresponsive, and is probed, because of it.
         is_scheduled: whether its event loop is about to run an action of the monitor.
         hedged: whether it was sent to another server, too, or must not be.
-        probe_sent: whether the server was probed for this request.
         lock_reported: whether the server has reported that another session holds the table.
         queue_number: the table's next number when its last lock wait failed.
         others_are_served: whether that number grew during the next lock wait, so the table serves other clients.
@@ -118,7 +118,7 @@ class InFlightRequest:
     """
 
     # class attributes cost a draw nothing until they are set
-    is_hedge = is_patient = is_polled = is_scheduled = hedged = probe_sent = stays = False
+    is_hedge = is_patient = is_polled = is_scheduled = is_suspected = hedged = stays = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
     end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
