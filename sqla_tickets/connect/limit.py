@@ -64,6 +64,11 @@ class Waiter(Protocol):
         ...
 
     @property
+    def is_probed(self) -> bool:
+        """Whether a probe opens a connection, which is then kept for a draw."""
+        ...
+
+    @property
     def is_stuck(self) -> bool:
         """Whether the draws that have a connection get no answer."""
         ...

@@ -170,13 +170,15 @@ class Connections:
             idle.replace()
 
     def _given_back(self, waiter: Waiter) -> Connection | None:
-        """Wait for a connection that is in use; None if there is room for a new one, and none is lent for a moment.
+        """Wait for another connection; None if there is room for a new one, and none comes soon.
+
+        To open one takes longer than one is lent for, and costs a server more that is too busy to answer a probe.
 
         Raises:
             TicketServerError: the wait was cancelled, or has taken too long.
         """
         idle = self._idle()
-        if idle.has_room() and not idle.are_lent:  # to open one takes longer than they are lent for
+        if idle.has_room() and not idle.are_lent and not waiter.is_probed:
             return None
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
@@ -187,7 +189,7 @@ class Connections:
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
-                if idle.has_room():
+                if idle.has_room() and not waiter.is_probed:
                     break
                 if waiter.is_server_down or time.monotonic() > waiter.deadline:
                     waiter.give_up()

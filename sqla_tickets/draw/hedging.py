@@ -253,12 +253,8 @@ class HedgingMonitor:
             self._act(request, oldest)
 
     def _act(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
-        was_suspected = request.is_suspected
         while action := self._action(request, oldest):
             action()
-        if request.is_suspected and not was_suspected:
-            # the last: the draw waits for its hedge, and nobody for this
-            probe(request.server, timestamp=request.begun)
 
     def _action(
         self, request: InFlightRequest, oldest: InFlightRequest

@@ -23,6 +23,7 @@ from ..errors import Deadlocked, OutOfStep, TicketError
 from ..events import Draw
 from .access import OnQuarantine, Peers, ServerSpec
 from .buffer import drop_everything
+from .health_check import probe
 from .slow_path import (
     CancelReason,
     connected_too_late,
@@ -107,7 +108,7 @@ class InFlightRequest:
         begun: the timestamp of the background call that waits for it, which a hedge inherits; 0 in none.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
-        is_suspected: whether its server was marked unresponsive, and is probed, because of it.
+        is_suspected: whether its server was marked unresponsive because of it.
         is_scheduled: whether its event loop is about to run an action of the monitor.
         hedged: whether it was sent to another server, too, or must not be.
         lock_reported: whether the server has reported that another session holds the table.
@@ -147,9 +148,15 @@ class InFlightRequest:
         return breaker.reason is not None and breaker.opened_at > self.since
 
     @property
+    def is_probed(self) -> bool:
+        """Whether a probe opens a connection that is then kept for a draw: not one in an event loop of its own."""
+        server = self.server
+        return not server.engine.dialect.is_async and server.probes.are_awaited(server.alive_at)
+
+    @property
     def is_stuck(self) -> bool:
         """Whether the server keeps draws waiting."""
-        return bool(self.server.unresponsive)
+        return bool(self.server.unresponsive) or self.is_probed
 
     @property
     def is_over(self) -> bool:
@@ -240,6 +247,8 @@ class InFlightRequest:
             return False
         if connection is not None:
             connection.cancel()
+        if self.is_suspected:  # only its answer could have shown that the server is alive
+            probe(self.server, timestamp=self.begun)
         return True
 
 
