@@ -180,6 +180,7 @@ class Connections:
         idle = self._idle()
         if idle.has_room() and not idle.are_lent and not waiter.is_probed:
             return None
+        lost_at = time.monotonic() + self._timeouts.timeout_seconds
         request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
             waiter.wait_on(request)
@@ -189,7 +190,8 @@ class Connections:
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
-                if idle.has_room() and not waiter.is_probed:
+                may_come = waiter.is_probed and time.monotonic() < lost_at
+                if idle.has_room() and not may_come:
                     break
                 if waiter.is_server_down or time.monotonic() > waiter.deadline:
                     waiter.give_up()
