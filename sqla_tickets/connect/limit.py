@@ -119,16 +119,25 @@ class ConnectionRequest(_Wait):
     Args:
         waiter: the waiting draw; None for work that is no draw.
         in_a_task: whether a task of an event loop waits, and not a thread.
+        probe_seconds: how long it waits for a probe's connection, which may be lost.
     """
 
-    def __init__(self, waiter: Waiter | None, *, in_a_task: bool) -> None:
+    def __init__(
+        self, waiter: Waiter | None, *, in_a_task: bool, probe_seconds: float = 0.0
+    ) -> None:
         super().__init__(in_a_task=in_a_task)
-        self._waiter = waiter
+        self._waiter, self._probe_lost_at = waiter, time.monotonic() + probe_seconds
 
     @property
     def can_be_cancelled(self) -> bool:
         """Whether the draws before it get no answer, so that another server may be better."""
         return self._waiter is not None and self._waiter.is_stuck
+
+    @property
+    def waits_for_probe(self) -> bool:
+        """Whether a probe may open the connection, so that the draw opens none itself."""
+        waiter = self._waiter
+        return waiter is not None and waiter.is_probed and time.monotonic() < self._probe_lost_at
 
     @property
     def has_answer(self) -> bool:
@@ -325,7 +334,7 @@ class IdleConnections(deque[Connection]):
     def replace(self) -> None:
         """Let the first waiting draw open a connection, if there is room for one."""
         while (request := self._first_waiting()) is not None and self.has_room():
-            if request.deliver(None):
+            if request.waits_for_probe or request.deliver(None):
                 return
 
     def _first_waiting(self) -> ConnectionRequest | None:

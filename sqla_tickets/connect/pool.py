@@ -180,8 +180,9 @@ class Connections:
         idle = self._idle()
         if idle.has_room() and not idle.are_lent and not waiter.is_probed:
             return None
-        lost_at = time.monotonic() + self._timeouts.timeout_seconds
-        request = ConnectionRequest(waiter, in_a_task=self._is_async)
+        request = ConnectionRequest(
+            waiter, in_a_task=self._is_async, probe_seconds=self._timeouts.timeout_seconds
+        )
         try:
             waiter.wait_on(request)
             # one that has queued before is not overtaken by those that come back
@@ -190,8 +191,7 @@ class Connections:
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
-                may_come = waiter.is_probed and time.monotonic() < lost_at
-                if idle.has_room() and not may_come:
+                if idle.has_room() and not request.waits_for_probe:
                     break
                 if waiter.is_server_down or time.monotonic() > waiter.deadline:
                     waiter.give_up()
