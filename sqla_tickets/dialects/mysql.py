@@ -166,6 +166,13 @@ class MySQL(TicketDialect):
         code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
         return code if isinstance(code, int) else None
 
+    def error_kind(self, error: BaseException) -> ErrorKind:
+        """The `ErrorKind` of a driver's error; ``DISCONNECTED`` when nothing better is known."""
+        kind = super().error_kind(error)
+        # mysql-connector's own read time-out has the number of a statement that the server has killed
+        is_its_own = kind is ErrorKind.KILLED and "timed out" in str(error)
+        return ErrorKind.TIMEOUT if is_its_own else kind
+
     def missing_grant(
         self, error: BaseException, database: str | None, user: str | None
     ) -> str | None:
