@@ -149,9 +149,11 @@ class InFlightRequest:
 
     @property
     def is_probed(self) -> bool:
-        """Whether a probe opens a connection that is then kept for a draw: not one in an event loop of its own."""
+        """Whether a probe opens a connection that is then kept for a draw, which is no trial of an open circuit."""
         server = self.server
-        return not server.engine.dialect.is_async and server.probes.are_awaited(server.alive_at)
+        is_kept = not server.engine.dialect.is_async  # else it is of the probe's own event loop
+        is_trial = server.breaker.reason is not None
+        return is_kept and not is_trial and server.probes.are_awaited(server.alive_at)
 
     @property
     def is_stuck(self) -> bool:
