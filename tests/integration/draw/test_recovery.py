@@ -19,6 +19,7 @@ from sqla_tickets import (
 )
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw.health_check import probe
+from sqla_tickets.high_water import service
 from sqla_tickets.tables import inspection
 from sqla_tickets.tables.context import StatementContext
 from sqla_tickets.tables.metadata import TableMetadata
@@ -35,6 +36,9 @@ from tests.support.draws import (
 )
 from tests.support.servers import ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
+from tests.support.timing import set_timing
+
+FOR_EVER = 60.0
 
 
 def draw_until_it_is_given_up(pool: TicketPool) -> list[int]:
@@ -186,6 +190,72 @@ def test_a_server_that_refused_is_asked_again_when_it_is_back_while_the_other_is
         ids.append(draw.result())
     assert residues(ids[-1:]) == {1}
     assert_unique(ids)
+
+
+def test_servers_that_stand_still_for_a_moment_get_no_new_connections(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients would open some at the same time, and the servers go on to stand still."""
+    set_timing(monkeypatch, service, interval_seconds=FOR_EVER)
+    first, second, urls = fresh_pair(servers, "mariadb")
+    with TcpProxy(urls[0].port) as one, TcpProxy(urls[1].port) as other:
+        there = [url.set(port=proxy.port) for url, proxy in zip(urls, (one, other), strict=True)]
+        with TicketPool(there, timeout=20) as pool, ThreadPoolExecutor(1) as thread:
+            pool.create_table("photos", layout="counter")
+            for _ in range(50):
+                pool.next_id("photos")
+            lines = one.connections, other.connections
+            try:
+                first.freeze()
+                second.freeze()
+                drawn = thread.submit(pool.next_id, "photos")
+                until(lambda: any(server.unresponsive for server in pool.servers))
+                time.sleep(0.2)  # long enough for a probe, and for a hedge
+            finally:
+                first.thaw()
+                second.thaw()
+            drawn.result(PATIENCE)
+            assert (one.connections, other.connections) == lines
+
+
+def test_a_draw_takes_the_connection_that_a_probe_opens(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a server has stood still, two from each client would be twice the work."""
+    set_timing(monkeypatch, service, interval_seconds=FOR_EVER)
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with (
+        TcpProxy(url.port) as proxy,
+        TicketPool([url.set(port=proxy.port)], timeout=20) as pool,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        pool.create_table("photos")
+        pool.next_id("photos")
+        server = pool.servers[0]
+        server.connections.close_idle()
+        lines = proxy.connections
+        proxy.do(Fault("delay", 0.02))
+        probe(server)
+        until(lambda: proxy.connections > lines)
+        drawn = thread.submit(pool.next_id, "photos")
+        assert drawn.result(PATIENCE)
+        assert proxy.connections == lines + 1
+
+
+def test_a_draw_waits_for_a_connection_that_is_lent_for_a_moment(servers: ServerFixtures) -> None:
+    url = servers.fresh_database(mysql_like(servers, "mariadb"))
+    with TicketPool([url]) as pool, ThreadPoolExecutor(1) as thread:
+        pool.create_table("photos")
+        pool.next_id("photos")
+        connections = pool.servers[0].connections
+        until(lambda: not connections.close_unused())
+        lent = connections.acquire()
+        lent.lent_at += FOR_EVER  # the machine may stand still
+        drawn = thread.submit(pool.next_id, "photos")
+        until(lambda: bool(connections.of_threads.queue) or drawn.done())
+        connections.release(lent)
+        assert drawn.result(PATIENCE)
+        assert not connections.of_threads.are_several
 
 
 def mute_probe(server: TicketServer, proxy: TcpProxy) -> None:
