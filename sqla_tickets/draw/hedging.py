@@ -8,7 +8,7 @@ A draw that reads its own socket notices by itself when it is overdue, and only 
 process takes processor time from the draws.
 
 When a server answers no request at all, only the oldest one keeps waiting, until its time-out, and is hedged. All
-others fail over to the next server at once, and a probe pings the unresponsive one.
+others fail over to the next server at once, and a probe pings one whose draw was given up.
 
 All of this costs a server in trouble more than the draw did, and a busy server looks like a frozen one. So a budget
 of tokens pays for it. A suspicion costs a token; a hedge that wins in time returns it, and so do many draws. Each
