@@ -180,9 +180,9 @@ class Connections:
         idle = self._idle()
         if idle.has_room() and not idle.are_lent and not waiter.is_probed:
             return None
-        request = ConnectionRequest(
-            waiter, in_a_task=self._is_async, probe_seconds=self._timeouts.timeout_seconds
-        )
+        # the rest of the time is for a connection of its own
+        seconds = self._timeouts.timeout_seconds / 2
+        request = ConnectionRequest(waiter, in_a_task=self._is_async, probe_seconds=seconds)
         try:
             waiter.wait_on(request)
             # one that has queued before is not overtaken by those that come back
