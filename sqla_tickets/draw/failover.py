@@ -232,7 +232,7 @@ def servers_to_try(
         yield well[0]
     for server in ring:
         if server.breaker.timed_out:
-            probe(server)
+            probe(server, TIMING.stale_forced_probe_seconds)
     left_out: list[TicketServer] = []
     polls = _polls(_last_poll(servers, began))
     yield from _forced_trials(ring, name, failures, left_out, polls)
@@ -350,7 +350,7 @@ def _coming_back(
         is_last = next(polls, None) is None
         for server in list(unresponsive):
             if server.breaker.timed_out:
-                probe(server)
+                probe(server, TIMING.stale_forced_probe_seconds)
                 continue
             unresponsive.remove(server)
             if server.not_to_be_asked(name) is None:

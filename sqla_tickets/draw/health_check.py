@@ -25,15 +25,18 @@ from .timing import TIMING
 log = logging.getLogger(__name__)
 
 
-def probe(server: ServerAccess, *, timestamp: int = 0) -> None:
+def probe(
+    server: ServerAccess, stale: float = TIMING.stale_probe_seconds, *, timestamp: int = 0
+) -> None:
     """Begin to probe the server, unless a probe is running; its breaker closes when it answers.
 
     Args:
         server: a server that has failed, or is unresponsive.
+        stale: seconds after which the first probe no longer delays the next one.
         timestamp: of the background call that it is for, so that `dispose` closes its connection; 0 for none.
     """
     afresh = server.probes.are_under_way
-    begun = server.probes.begin(server.connections.connecting_since)
+    begun = server.probes.begin(stale, server.connections.connecting_since)
     if begun is None:
         return
     server.breaker.postpone()

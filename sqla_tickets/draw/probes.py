@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..concurrency import WeakRegistry, threading, time
-from .timing import TIMING
 
 if TYPE_CHECKING:
     from ..connect.pool import Connections
@@ -47,13 +46,14 @@ class Probes:
         """Whether a probe is running, and the server has sent nothing since it began."""
         return any(probe.since > alive_at for probe in self.under_way)
 
-    def begin(self, connecting_since: float = 0.0) -> Probe | None:
+    def begin(self, stale: float, connecting_since: float = 0.0) -> Probe | None:
         """Begin a probe; None while an earlier one, or a draw's new connection, is awaited.
 
         Each running probe doubles the wait for the next one, so that a server that is too busy for new connections
         gets no more work.
 
         Args:
+            stale: seconds after which the first probe no longer delays the next one.
             connecting_since: when a draw began to open a connection; 0 if none does.
         """
         new = Probe(time.monotonic())
@@ -61,8 +61,7 @@ class Probes:
             begun = [probe.since for probe in self.under_way]
             if connecting_since:
                 begun.append(connecting_since)
-            wait = TIMING.stale_probe_seconds * 2 ** (len(begun) - 1)
-            if begun and new.since - max(begun) < wait:
+            if begun and new.since - max(begun) < stale * 2 ** (len(begun) - 1):
                 return None
             self.under_way.add(new)
             return new

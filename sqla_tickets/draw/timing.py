@@ -34,8 +34,8 @@ class Timing:
         first_wait_seconds: how long a circuit stays open after the first failure.
         longest_wait_seconds: how long it stays open after any failure, at most.
         one_trial_seconds: how long the forced trial of one draw counts for all, if a server refuses connections.
-        stale_probe_seconds: how long after the first probe the next one may begin, as that may be lost; each one
-            doubles the wait.
+        stale_probe_seconds: how long after the first probe the next one may begin; each one doubles the wait.
+        stale_forced_probe_seconds: the same if no other server is left.
         ping_seconds: how long a ping may take until the probe opens a connection: a firewall cuts off idle ones.
         tick_seconds: the shortest time between two polls of the requests in flight.
         late_tick_seconds: the time between two polls while a draw is overdue.
@@ -97,7 +97,8 @@ class Timing:
     first_wait_seconds: float = 0.25
     longest_wait_seconds: float = 5.0
     one_trial_seconds: float = 0.05
-    stale_probe_seconds: float = 2.0
+    stale_probe_seconds: float = 1.0
+    stale_forced_probe_seconds: float = 0.2
     ping_seconds: float = 0.1
     tick_seconds: float = 0.02
     late_tick_seconds: float = 0.025

@@ -6,8 +6,9 @@ import pytest
 
 from sqla_tickets.draw import probes
 from sqla_tickets.draw.probes import Probe, Probes
-from sqla_tickets.draw.timing import TIMING
 from tests.support.workers import Clock
+
+STALE = 0.2
 
 
 @pytest.fixture
@@ -22,29 +23,27 @@ def begun_within(seconds: float, clock: Clock, connecting_since: float = 0.0) ->
     """The probes of a server that draws ask for every 5 ms, while none is answered."""
     of_server, begun, begin = Probes(), list[Probe](), clock.now
     while clock.now < begin + seconds:
-        new = of_server.begin(connecting_since)
+        new = of_server.begin(STALE, connecting_since)
         begun += [] if new is None else [new]
         clock.now += 0.005
     return begun
 
 
 def test_each_probe_without_answer_doubles_the_wait_for_the_next(clock: Clock) -> None:
-    stale = TIMING.stale_probe_seconds
-    since = [probe.since - 1000.0 for probe in begun_within(10 * stale, clock)]
-    assert since == pytest.approx([0.0, stale, 3 * stale, 7 * stale], abs=0.02)
+    since = [probe.since - 1000.0 for probe in begun_within(2.0, clock)]
+    assert since == pytest.approx([0.0, 0.2, 0.6, 1.4], abs=0.02)
 
 
 def test_probe_that_has_ended_is_followed_at_once(clock: Clock) -> None:
     of_server = Probes()
     for _ in range(3):
-        probe = of_server.begin()
+        probe = of_server.begin(STALE)
         assert probe is not None
-        assert of_server.begin() is None
+        assert of_server.begin(STALE) is None
         of_server.ended(probe)
 
 
 def test_connection_that_a_draw_opens_is_a_probe_too(clock: Clock) -> None:
     """It tells as much. Its process would wait for two, and the server let in neither."""
-    stale = TIMING.stale_probe_seconds
-    begun = begun_within(5 * stale, clock, connecting_since=1000.0)
-    assert [probe.since - 1000.0 for probe in begun] == pytest.approx([stale, 3 * stale], abs=0.02)
+    since = [probe.since - 1000.0 for probe in begun_within(1.0, clock, connecting_since=1000.0)]
+    assert since == pytest.approx([0.2, 0.6], abs=0.02)
