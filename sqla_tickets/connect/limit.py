@@ -64,8 +64,8 @@ class Waiter(Protocol):
         ...
 
     @property
-    def is_probed(self) -> bool:
-        """Whether a probe opens a connection, which is then kept for a draw."""
+    def waits_for_probe(self) -> bool:
+        """Whether it opens no connection yet, as a probe opens one that is then kept for a draw."""
         ...
 
     @property
@@ -119,14 +119,11 @@ class ConnectionRequest(_Wait):
     Args:
         waiter: the waiting draw; None for work that is no draw.
         in_a_task: whether a task of an event loop waits, and not a thread.
-        probe_seconds: how long it waits for a probe's connection, which may be lost.
     """
 
-    def __init__(
-        self, waiter: Waiter | None, *, in_a_task: bool, probe_seconds: float = 0.0
-    ) -> None:
+    def __init__(self, waiter: Waiter | None, *, in_a_task: bool) -> None:
         super().__init__(in_a_task=in_a_task)
-        self._waiter, self._probe_lost_at = waiter, time.monotonic() + probe_seconds
+        self._waiter = waiter
 
     @property
     def can_be_cancelled(self) -> bool:
@@ -135,9 +132,8 @@ class ConnectionRequest(_Wait):
 
     @property
     def waits_for_probe(self) -> bool:
-        """Whether a probe may open the connection, so that the draw opens none itself."""
-        waiter = self._waiter
-        return waiter is not None and waiter.is_probed and time.monotonic() < self._probe_lost_at
+        """Whether its draw opens no connection yet, as a probe opens one."""
+        return self._waiter is not None and self._waiter.waits_for_probe
 
     @property
     def has_answer(self) -> bool:

@@ -178,11 +178,9 @@ class Connections:
             TicketServerError: the wait was cancelled, or has taken too long.
         """
         idle = self._idle()
-        if idle.has_room() and not idle.are_lent and not waiter.is_probed:
+        if idle.has_room() and not idle.are_lent and not waiter.waits_for_probe:
             return None
-        # the rest of the time is for a connection of its own
-        seconds = self._timeouts.timeout_seconds / 2
-        request = ConnectionRequest(waiter, in_a_task=self._is_async, probe_seconds=seconds)
+        request = ConnectionRequest(waiter, in_a_task=self._is_async)
         try:
             waiter.wait_on(request)
             # one that has queued before is not overtaken by those that come back
@@ -191,7 +189,7 @@ class Connections:
             idle.serve()
             while not request.wait(CONNECT_TIMING.recheck_seconds):
                 idle.serve()
-                if idle.has_room() and not request.waits_for_probe:
+                if idle.has_room() and not waiter.waits_for_probe:
                     break
                 if waiter.is_server_down or time.monotonic() > waiter.deadline:
                     waiter.give_up()

@@ -270,7 +270,7 @@ class HedgingMonitor:
             # it may wait for a lock; then the server answers the probe
             probe(server, timestamp=request.begun)
         no_answers = now - max(request.table.answered, request.since) > self.patience
-        if no_answers and not request.is_suspected:
+        if no_answers and not request.is_unanswered:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
             return partial(self._mark_unresponsive, request) if is_paid else None
         elsewhere = next(iter(plan(self._servers, name, (server,))), None)
@@ -302,7 +302,7 @@ class HedgingMonitor:
         server.unresponsive.add(request)
         if request not in server.in_flight:  # it has ended
             server.unresponsive.discard(request)
-        request.is_suspected = True
+        request.is_unanswered = True
 
     def _may_release(self, request: InFlightRequest, oldest: InFlightRequest) -> bool:
         return request is not oldest and not request.is_hedge and not request.is_patient

@@ -108,7 +108,7 @@ class InFlightRequest:
         begun: the timestamp of the background call that waits for it, which a hedge inherits; 0 in none.
         end: empty during a wait; else how that ended, under the key 0. A dict, as ``setdefault()`` is atomic.
         is_abandoned: whether its caller is gone.
-        is_suspected: whether its server was marked unresponsive because of it.
+        is_unanswered: whether its server was marked unresponsive, as it had no answer.
         is_scheduled: whether its event loop is about to run an action of the monitor.
         hedged: whether it was sent to another server, too, or must not be.
         lock_reported: whether the server has reported that another session holds the table.
@@ -119,7 +119,7 @@ class InFlightRequest:
     """
 
     # class attributes cost a draw nothing until they are set
-    is_hedge = is_patient = is_polled = is_scheduled = is_suspected = hedged = stays = False
+    is_hedge = is_patient = is_polled = is_scheduled = is_unanswered = hedged = stays = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
     end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
@@ -148,17 +148,22 @@ class InFlightRequest:
         return breaker.reason is not None and breaker.opened_at > self.since
 
     @property
-    def is_probed(self) -> bool:
-        """Whether a probe opens a connection that is then kept for a draw, which is no trial of an open circuit."""
-        server = self.server
+    def waits_for_probe(self) -> bool:
+        """Whether it opens no connection yet, as a probe opens one that is then kept for a draw.
+
+        A probe's connection may be lost without an error, so half of the time-out is left for one of its own. The
+        trial of an open circuit waits for none.
+        """
+        server, now = self.server, time.monotonic()
+        has_time = now < (self.began or now) + server.timeouts.timeout_seconds / 2
         is_kept = not server.engine.dialect.is_async  # else it is of the probe's own event loop
         is_trial = server.breaker.reason is not None
-        return is_kept and not is_trial and server.probes.are_awaited(server.alive_at)
+        return has_time and is_kept and not is_trial and server.probes.are_awaited(server.alive_at)
 
     @property
     def is_stuck(self) -> bool:
         """Whether the server keeps draws waiting."""
-        return bool(self.server.unresponsive) or self.is_probed
+        return bool(self.server.unresponsive) or self.waits_for_probe
 
     @property
     def is_over(self) -> bool:
@@ -249,7 +254,7 @@ class InFlightRequest:
             return False
         if connection is not None:
             connection.cancel()
-        if self.is_suspected:  # only its answer could have shown that the server is alive
+        if self.is_unanswered:  # only its answer could have shown that the server is alive
             probe(self.server, timestamp=self.begun)
         return True
 
