@@ -34,6 +34,17 @@ class Pollable(Protocol):
         """Have the hedging monitor poll the request from now on."""
         ...
 
+    def be_overdue(self, read_late: Callable[[], int], /) -> None:
+        """Ask another server, or have the hedging monitor poll the request.
+
+        Args:
+            read_late: reads the answer once it has come, if this raises an error and the connection is not closed.
+
+        Raises:
+            Exception: another server has answered, so the caller waits no longer.
+        """
+        ...
+
 
 #: Sends a statement that returns no rows; returns the number that the server generated, 0 for none.
 Insert: TypeAlias = "Callable[[str, Pollable | None], int]"
@@ -102,20 +113,52 @@ def insert_over_socket(dbapi: DBAPIConnection, wire: Wire, poll: Poll) -> Insert
         answer: bytes
         if request is None:
             answer = receive(_MOST_BYTES)
-        elif is_unlimited or not poll(1000 * request.overdue_seconds):
+        elif is_unlimited:
             request.be_polled()
             answer = receive(_MOST_BYTES)
-        else:
+        elif poll(1000 * request.overdue_seconds):
             answer = receive_ready(_MOST_BYTES)
-        while int.from_bytes(answer[:_HEADER], "little") != len(answer) + _BEGINNING:
-            answer += _rest(answer, request, receive)
-        ticket = _ticket(answer)
-        if ticket is None:
-            raise_error(answer[_HEADER:])
-            raise OutOfStep("an error packet without an error")
-        return ticket
+        else:
+            request.be_overdue(read_late)
+            answer = receive(_MOST_BYTES)
+        return _ticket(answer, request, receive, raise_error)
+
+    def read_late() -> int:
+        return _ticket(receive(_MOST_BYTES), None, receive, raise_error)
 
     return insert
+
+
+def _ticket(
+    answer: bytes,
+    request: Pollable | None,
+    receive: Callable[[int], bytes],
+    raise_error: Callable[[bytes], object],
+) -> int:
+    """The number that the server generated, as an answer says whose first bytes have come.
+
+    Raises:
+        OutOfStep: it is no OK packet, or more than one packet.
+        ConnectionError: the server closed the connection.
+        Exception: the driver's error, if it is an error packet.
+    """
+    while int.from_bytes(answer[:_HEADER], "little") != len(answer) + _BEGINNING:
+        answer += _rest(answer, request, receive)
+    if len(answer) < _LEAST_BYTES:
+        raise OutOfStep("expected an OK packet")
+    if answer[_HEADER] == _ERROR:
+        raise_error(answer[_HEADER:])
+        raise OutOfStep("an error packet without an error")
+    # a draw changes one row or two; the number's first byte is next
+    if answer[_HEADER] or answer[5] >= _SMALL:
+        raise OutOfStep("expected an OK packet")
+    ticket, end = answer[6], 7
+    if ticket >= _SMALL:
+        end += _SIZES.get(ticket, len(answer))
+        ticket = int.from_bytes(answer[7:end], "little")
+    if len(answer) < end + 4 or answer[end] & _MORE_RESULTS:
+        raise OutOfStep("expected one answer")
+    return ticket
 
 
 def _rest(answer: bytes, request: Pollable | None, receive: Callable[[int], bytes]) -> bytes:
@@ -134,28 +177,3 @@ def _rest(answer: bytes, request: Pollable | None, receive: Callable[[int], byte
     if not more:
         raise ConnectionError("the server closed the connection")
     return more
-
-
-def _ticket(answer: bytes) -> int | None:
-    """The number that the server generated, as its OK packet says; None for an error packet.
-
-    Args:
-        answer: one whole packet.
-
-    Raises:
-        OutOfStep: it is anything else.
-    """
-    if len(answer) < _LEAST_BYTES:
-        raise OutOfStep("expected an OK packet")
-    if answer[_HEADER] == _ERROR:
-        return None
-    # a draw changes one row or two; the number's first byte is next
-    if answer[_HEADER] or answer[5] >= _SMALL:
-        raise OutOfStep("expected an OK packet")
-    ticket, end = answer[6], 7
-    if ticket >= _SMALL:
-        end += _SIZES.get(ticket, len(answer))
-        ticket = int.from_bytes(answer[7:end], "little")
-    if len(answer) < end + 4 or answer[end] & _MORE_RESULTS:
-        raise OutOfStep("expected one answer")
-    return ticket

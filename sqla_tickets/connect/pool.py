@@ -99,6 +99,10 @@ class Connections:
         """Whether all connections were closed since this background call began."""
         return begun() < self._closed_at
 
+    def were_closed_since(self, connection: Connection) -> bool:
+        """Whether all connections were closed since this one was opened."""
+        return connection.begun <= self._closed_at
+
     @property
     def dialect(self) -> Dialect:
         """The engine's dialect, which knows the server's version after the first connection."""

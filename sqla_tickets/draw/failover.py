@@ -42,7 +42,8 @@ TOO_MANY_CONNECTIONS: Final = ErrorKind.TOO_MANY_CONNECTIONS.name.lower()
 
 
 def _are_in_flight(servers: Sequence[TicketServer]) -> bool:
-    return any(map(_in_flight, servers))
+    """Whether a draw is in flight whose caller waits for it."""
+    return any(len(server.in_flight) > len(server.detached) for server in servers)
 
 
 def random_start() -> int:
@@ -139,7 +140,7 @@ class Failover:
 
     def _is_to_share(self, name: str, n: int) -> bool:
         """Whether a draw is small, and even the server that it would go to has many in flight."""
-        # `_are_in_flight`, without the call
+        # nearly the same as `_are_in_flight`, without the call
         if n > TIMING.most_in_a_share or not any(map(_in_flight, self._servers)):
             return False
         well = plan(self._servers, name)

@@ -4,8 +4,11 @@ A driver that waits for an answer can only be reached through its socket. So a t
 flight. A request is overdue when it has waited longer than usual, and no answer is in its socket. The monitor then
 sends a *hedge*: the same draw to another server. The first answer wins; the loser's ticket is a gap.
 
-A draw that reads its own socket notices by itself when it is overdue, and only then wakes the thread: each poll of each
-process takes processor time from the draws.
+A draw that reads its own socket notices by itself when it is overdue: each poll of each process takes processor time
+from the draws. It sends the hedge in its own thread, as another one would run later on a busy machine. If the hedge
+wins, the request is *detached*. The monitor waits for its late answer, which shows that the server is alive, and then
+keeps the connection: a new one would cost a busy server more than the draw. If the draw cannot hedge, it wakes the
+monitor.
 
 When a server answers no request at all, only the oldest one keeps waiting, until its time-out, and is hedged. All
 others fail over to the next server at once, and a probe pings one whose draw was given up.
@@ -27,7 +30,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..concurrency import begun, in_background, threading, time, timestamps
 from ..errors import TicketError
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["HedgingMonitor"]
 
 log = logging.getLogger(__name__)
+
+#: Sends an overdue request to another server, too, for a number of tokens.
+_Hedge: TypeAlias = "Callable[[InFlightRequest, TicketServer, int], None]"
 
 
 class HedgingMonitor:
@@ -114,6 +120,8 @@ class HedgingMonitor:
 
     def close(self) -> None:
         """Stop the thread until the next draw; it polls the requests that are in flight until they end."""
+        for server in self._servers:
+            server.close_detached()
         with self._starting:
             self._stopped_at = next(timestamps)
             poller = self.poller
@@ -143,11 +151,14 @@ class HedgingMonitor:
             tick = min(2 * tick, TIMING.measure_seconds)  # polls cost what the draws lack
         are_some_unresponsive = False
         for server in self._servers:
-            requests = list(server.in_flight)
-            if any(request.is_polled for request in requests):
+            requests = [r for r in list(server.in_flight) if r.is_to_be_polled(now)]
+            for request in list(server.detached):
+                self._poll_detached(request, now)
+            if any(request.is_polled for request in list(server.in_flight)):
                 self._last_seen = now
             if any(now - request.since > patience for request in requests):
-                self._handle_late(server, now, patience)
+                _remove_ended(server, server.in_flight)
+                self._handle_late(requests, now, patience)
                 tick = min(tick, TIMING.late_tick_seconds)
             if server.unresponsive:
                 are_some_unresponsive = True
@@ -159,13 +170,25 @@ class HedgingMonitor:
         self._next_poll = now + tick
         return tick
 
-    def _handle_late(self, server: TicketServer, now: float, patience: float) -> None:
-        """Handle the requests on one server that have waited for longer than ``patience`` seconds."""
-        _remove_ended(server, server.in_flight)
-        requests = sorted(list(server.in_flight), key=_age)  # noqa: C414  # other threads add
-        late = [r for r in requests if not self._lags and r.waits(patience, now)]
+    def _handle_late(self, requests: list[InFlightRequest], now: float, patience: float) -> None:
+        """Handle those requests on one server that have waited for longer than ``patience`` seconds."""
+        requests = sorted(requests, key=_age)
+        late = [r for r in requests if not self._lags and not r.is_over and r.waits(patience, now)]
         for request in late:
             self._handle(request, late[0])
+
+    def _poll_detached(self, request: InFlightRequest, now: float) -> None:
+        """End a detached request if its answer has come, or is no longer needed."""
+        server, waited = request.server, now - request.since
+        timeout = server.timeouts.timeout_seconds
+        if not request.is_ready and waited > TIMING.ask_again_part * timeout:
+            probe(server, timestamp=request.begun)
+            if server.alive_at > request.since:  # so only this connection is slow, or lost
+                request.cancel(CancelReason.LOST_HEDGE)
+            elif waited > timeout:
+                request.cancel(CancelReason.TIMED_OUT)
+        if request.is_ready:
+            server.settle(request)
 
     def close_unused(self) -> bool:
         """Close connections that no draw has needed for a while; returns whether more may be closed later."""
@@ -232,10 +255,19 @@ class HedgingMonitor:
 
     # -- an overdue draw
 
+    def hedge(self, request: InFlightRequest) -> None:
+        """Handle an overdue request in its own thread: another server's answer detaches it."""
+        try:
+            while action := self._action(request, request, self._hedge_here):
+                action()
+        except Exception:
+            with contextlib.suppress(Exception):  # a logging handler may be what fails
+                log.exception("an overdue draw could not be sent to another server")
+
     def _handle(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
         if request.loop is None:
             self._act(request, oldest)
-        elif not request.is_scheduled and self._action(request, oldest):
+        elif not request.is_scheduled and self._action(request, oldest, self._hedge):
             request.is_scheduled = True  # a poll must not add work to a busy loop every time
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 request.loop.call_soon_threadsafe(
@@ -253,11 +285,11 @@ class HedgingMonitor:
             self._act(request, oldest)
 
     def _act(self, request: InFlightRequest, oldest: InFlightRequest) -> None:
-        while action := self._action(request, oldest):
+        while action := self._action(request, oldest, self._hedge):
             action()
 
     def _action(
-        self, request: InFlightRequest, oldest: InFlightRequest
+        self, request: InFlightRequest, oldest: InFlightRequest, hedge: _Hedge
     ) -> Callable[[], object] | None:
         """The next action for an overdue request; None while it keeps waiting."""
         server, name, now = request.server, request.table.name, time.monotonic()
@@ -269,6 +301,8 @@ class HedgingMonitor:
         if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
             # it may wait for a lock; then the server answers the probe
             probe(server, timestamp=request.begun)
+        if request.is_late_hedge:
+            return partial(request.cancel, CancelReason.LOST_HEDGE)
         no_answers = now - max(request.table.answered, request.since) > self.patience
         if no_answers and not request.is_unanswered:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
@@ -286,7 +320,7 @@ class HedgingMonitor:
             return partial(request.cancel, CancelReason.FAILED_OVER)
         is_paid = is_better and request is oldest  # by the suspicion
         if self._may_hedge(request) and (is_paid or self._tokens >= 1):
-            return partial(self._hedge, request, elsewhere, 0 if is_paid else 1)
+            return partial(hedge, request, elsewhere, 0 if is_paid else 1)
         return None
 
     def _recovering_elsewhere(self, server: TicketServer, name: str) -> TicketServer | None:
@@ -305,29 +339,52 @@ class HedgingMonitor:
         request.is_unanswered = True
 
     def _may_release(self, request: InFlightRequest, oldest: InFlightRequest) -> bool:
-        return request is not oldest and not request.is_hedge and not request.is_patient
+        waits_elsewhere = request.is_hedge or request.waits_for_hedge
+        return request is not oldest and not waits_elsewhere and not request.is_patient
 
     def _may_hedge(self, request: InFlightRequest) -> bool:
         return self._hedges and not request.hedged and not request.is_hedge
 
     def _hedge(self, request: InFlightRequest, server: TicketServer, tokens: int) -> None:
+        """Begin a hedge in the background."""
+
+        def draw_too() -> None:
+            self._draw_too(request, server)
+
         request.hedged = True
         self._tokens -= tokens
         name = f"sqla_tickets hedge of {request.table.name!r} on {server}"
-        in_background(
-            lambda: self._draw_too(request, server),
-            name,
-            in_a_task=request.loop is not None,
-            timestamp=request.begun,
-        )
-        log.info("a draw from %s is overdue: sending it to %s, too", request.server, server)
+        in_a_task = request.loop is not None
+        in_background(draw_too, name, in_a_task=in_a_task, timestamp=request.begun)
+        _log_hedge(request, server)
 
-    def _draw_too(self, request: InFlightRequest, server: TicketServer) -> None:
+    def _hedge_here(self, request: InFlightRequest, server: TicketServer, tokens: int) -> None:
+        """Hedge a request in its own thread, or in the background if something has to be found out first."""
+        request.hedged = request.waits_for_hedge = True
+        try:
+            is_sent = self._draw_too(request, server)
+        finally:
+            request.waits_for_hedge = False
+        if not is_sent:
+            self._hedge(request, server, tokens)
+            return
+        self._tokens -= tokens
+        _log_hedge(request, server)
+
+    def _draw_too(self, request: InFlightRequest, server: TicketServer) -> bool:
+        """Draw from another server; returns False if nothing was sent."""
         name, n, was_well = request.table.name, request.n, server.is_well(request.table.name)
         began = time.monotonic()
         try:
-            drawn = server.draw(name, n, hedge_of=request)
-            if request.cancel(CancelReason.LOST_HEDGE, drawn):
+            if request.waits_for_hedge:
+                quick = server.draw_at_once(name, n, began, request)
+                if quick is None:
+                    return False
+                drawn, has_won = quick, request.detach(quick)
+            else:
+                drawn = server.draw(name, n, hedge_of=request)
+                has_won = request.cancel(CancelReason.LOST_HEDGE, drawn)
+            if has_won:
                 if time.monotonic() - began < self._usual:  # else the other server is as slow
                     self._earn(1)
                 self._events.dispatch_event("hedged", name, server, "won")
@@ -339,6 +396,7 @@ class HedgingMonitor:
             # else the log would only repeat itself
             request.hedged = server.is_well(name) or not was_well
             log.info("a hedge failed: %s", error)
+        return True
 
 
 class _Poller:
@@ -414,6 +472,10 @@ def _remove_ended(server: TicketServer, requests: set[InFlightRequest]) -> None:
     for request in list(requests):
         if request.is_over:
             server.remove(request)
+
+
+def _log_hedge(request: InFlightRequest, server: TicketServer) -> None:
+    log.info("a draw from %s is overdue, and was sent to %s, too", request.server, server)
 
 
 def _age(request: InFlightRequest) -> float:

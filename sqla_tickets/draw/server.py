@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
 from ..concurrency import background_call, current_loop, running_loop, threading, time
+from ..connect.connection import Connection
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
@@ -33,13 +34,13 @@ from .slow_path import (
     not_connected,
     out_of_attempts,
     recover,
+    unresponsive_error,
 )
 from .table_access import TableAccess
 from .table_state import PeerServer, TicketTable
 from .timing import TIMING
 
 if TYPE_CHECKING:
-    from ..connect.connection import Connection
     from ..events import Dispatcher
     from ..tables.layouts import Layout
 
@@ -67,7 +68,12 @@ class Monitor(Protocol):
     @property
     def durations(self) -> deque[float]: ...
     def wake_up(self) -> None: ...
+    def hedge(self, request: InFlightRequest, /) -> None: ...
     def check(self, now: float) -> None: ...
+
+
+class AnsweredElsewhere(Exception):
+    """The end of a wait whose request was detached."""
 
 
 class Cancelled(NamedTuple):
@@ -97,7 +103,7 @@ class InFlightRequest:
 
     Attributes:
         connection: the connection that it opens, or waits on.
-        is_hedge: whether it repeats an overdue draw on another server.
+        hedge_of: the overdue draw on another server that it repeats, if any.
         is_patient: whether it waits for this server, as the others were tried before.
         stays: whether it tries this server again after a deadlock; else it ends with `Deadlocked`.
         began: when it began, by ``time.monotonic()``, plus the time that it waited for peers, which does not count.
@@ -116,10 +122,13 @@ class InFlightRequest:
         others_are_served: whether that number grew during the next lock wait, so the table serves other clients.
         context: the caller's context variables, for the event at its end, if there are listeners.
         error_kinds: the kinds of its attempts' errors so far.
+        read_late: reads its answer, if its thread limits its wait itself.
+        detached: the blocks with which its caller has left; None while it waits.
+        waits_for_hedge: whether its thread waits for the other server, and cannot read its answer.
     """
 
     # class attributes cost a draw nothing until they are set
-    is_hedge = is_patient = is_polled = is_scheduled = is_unanswered = hedged = stays = False
+    waits_for_hedge = is_patient = is_polled = is_scheduled = is_unanswered = hedged = stays = False
     lock_reported = others_are_served = False
     queue_number: int | None = None
     end: dict[int, Cancelled | None] = {0: None}  # noqa: RUF012  # nothing is written where the key is
@@ -127,6 +136,9 @@ class InFlightRequest:
     context: Context | None = None
     error_kinds: tuple[ErrorKind, ...] = ()
     connection: Pending | None = None
+    read_late: Callable[[], int] | None = None
+    detached: list[range] | None = None
+    hedge_of: InFlightRequest | None = None
     began = since = patience = overdue_seconds = 0.0
     begun = 0
 
@@ -140,6 +152,11 @@ class InFlightRequest:
     ) -> None:
         self.server, self.table, self.n, self.loop = server, table, n, loop
         self.under_way = under_way or threading.Lock()
+
+    @property
+    def is_hedge(self) -> bool:
+        """Whether it repeats an overdue draw on another server."""
+        return self.hedge_of is not None
 
     @property
     def is_server_down(self) -> bool:
@@ -168,8 +185,19 @@ class InFlightRequest:
     @property
     def is_over(self) -> bool:
         """Whether the draw is over, so that nothing waits for this request."""
-        loop = self.loop
-        return not self.under_way.locked() or (loop is not None and loop.is_closed())
+        loop, has_ended = self.loop, not self.under_way.locked()
+        return self.detached is None and (has_ended or (loop is not None and loop.is_closed()))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its wait is over, or its answer has come."""
+        return bool(self.end) or (self.connection is not None and self.connection.has_answer)
+
+    @property
+    def is_late_hedge(self) -> bool:
+        """Whether the draw that it repeats has its own answer, and waits only for this one."""
+        draw = self.hedge_of
+        return draw is not None and draw.waits_for_hedge and not draw.end and draw.is_ready
 
     @property
     def deadline(self) -> float:
@@ -186,7 +214,7 @@ class InFlightRequest:
     def answer(self) -> list[range] | None:
         """The blocks that another server gave instead."""
         end = self.end.get(0)
-        return None if end is None else end.answer
+        return self.detached or (None if end is None else end.answer)
 
     def wait_on(self, connection: Pending, patience: float = 0.0) -> None:
         """Begin to wait for an answer on this connection, or for its opening.
@@ -213,6 +241,45 @@ class InFlightRequest:
         self.is_polled = True
         self.server.wake_monitor()
 
+    def be_overdue(self, read_late: Callable[[], int]) -> None:
+        """Draw from another server in this thread, or have the hedging monitor poll it.
+
+        On a busy machine, another thread would run later.
+
+        Args:
+            read_late: reads the answer once it has come.
+
+        Raises:
+            AnsweredElsewhere: another server has answered, and the monitor waits for the late answer.
+        """
+        self.read_late = read_late
+        self.server.hedge(self)
+        if self.detached is not None or self.end:
+            raise AnsweredElsewhere
+        self.be_polled()
+
+    def detach(self, answer: list[range]) -> bool:
+        """Detach it from its caller, who has another server's answer: the monitor waits for the late one.
+
+        That shows that the server is alive. A connection that is closed would cost a busy server a new one.
+
+        Returns:
+            False if its own answer has come, or it was cancelled.
+        """
+        end, connection = Cancelled(CancelReason.LOST_HEDGE, answer), self.connection
+        if not isinstance(connection, Connection) or connection.has_answer:
+            return False
+        if self.end.setdefault(0, end) is not end:
+            return False
+        # its thread still holds the lock, and a later draw may use the connection before it lets go
+        connection.under_way, connection.cursor.request = threading.Lock(), None
+        self.server.detached.add(self)
+        self.is_polled = True  # one of the next draws wakes the monitor
+        self.detached, self.end = answer, {}
+        if self.server.connections.were_closed_since(connection):
+            self.server.close_detached()
+        return True
+
     def stop_waiting(self) -> None:
         """End the wait; after that, nothing cancels it, and `cancelled` says whether something has."""
         self.end.setdefault(0, None)
@@ -229,6 +296,12 @@ class InFlightRequest:
             and age > max(connection.patience, self.patience)
             and not connection.has_answer
         )
+
+    def is_to_be_polled(self, now: float) -> bool:
+        """Whether it may be overdue and its thread does not notice that by itself, or was kept from it."""
+        if self.detached is not None:
+            return False
+        return self.is_polled or now - self.since > self.overdue_seconds + TIMING.late_tick_seconds
 
     def abandon(self) -> None:
         """End a draw whose caller is gone: cancel its present wait and later ones."""
@@ -273,12 +346,14 @@ class TicketServer(TableAccess):
 
     Attributes:
         in_flight: this process's requests that wait for it.
+        detached: those requests whose callers have another server's answer.
         unresponsive: those requests that have waited too long while no request got an answer.
     """
 
     def __init__(self, spec: ServerSpec, position: int, stride: int, timeouts: Timeouts) -> None:
         super().__init__(spec, position, stride, timeouts)
         self.in_flight: set[InFlightRequest] = set()
+        self.detached: set[InFlightRequest] = set()
         self.unresponsive: set[InFlightRequest] = set()
         self._monitor: Callable[[], Monitor | None] = lambda: None
         self._events: Dispatcher | None = None
@@ -326,6 +401,12 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
+    def hedge(self, request: InFlightRequest) -> None:
+        """Draw from another server in the thread of an overdue draw, if that is better."""
+        monitor = self._monitor()
+        if monitor is not None:
+            monitor.hedge(request)
+
     @property
     def patience(self) -> float:
         """After how many seconds a draw is overdue."""
@@ -342,6 +423,7 @@ class TicketServer(TableAccess):
     def reinit_after_fork(self) -> None:
         """In a fork: do not touch the parent's connections, locks and draws."""
         super().reinit_after_fork()
+        self.close_detached()
         self.in_flight, self.unresponsive = set(), set()
 
     # -- drawing
@@ -382,18 +464,21 @@ class TicketServer(TableAccess):
     ) -> InFlightRequest:
         loop = None if running_loop() is None else current_loop()
         request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
-        request.is_hedge = hedge_of is not None
+        request.hedge_of = hedge_of
         if self._events is not None and self._events.is_told_of_draws():
             request.context = (hedge_of and hedge_of.context) or copy_context()
         return request
 
-    def draw_at_once(self, name: str, n: int, since: float) -> list[range] | None:
+    def draw_at_once(
+        self, name: str, n: int, since: float, hedge_of: InFlightRequest | None = None
+    ) -> list[range] | None:
         """Draw over an idle connection, from a table that is known: the path of nearly every draw.
 
         Args:
             name: the sequence's name.
             n: how many tickets are wanted.
             since: the time now, by ``time.monotonic()``.
+            hedge_of: the draw on another server that this one repeats.
 
         Returns:
             The same as `draw`; None if something has to be found out first, and nothing was sent.
@@ -438,6 +523,8 @@ class TicketServer(TableAccess):
         request.connection, request.began, request.since = connection, since, since
         request.end = {}
         request.overdue_seconds = monitor.patience + TIMING.spare_patience_seconds
+        if hedge_of is not None:
+            request.hedge_of, request.stays = hedge_of, True
         try:
             with connection.under_way:
                 self.in_flight.add(request)
@@ -503,6 +590,8 @@ class TicketServer(TableAccess):
         Raises:
             TicketError: why the server gave no tickets, if ``error`` itself does not say.
         """
+        if request.detached is not None:  # the connection is the monitor's
+            return isinstance(error, AnsweredElsewhere)
         connection.cursor.request = None
         request.under_way = threading.Lock()  # its connection may be another draw's soon
         with request.under_way:
@@ -644,6 +733,57 @@ class TicketServer(TableAccess):
             return discard_connection(request, connection, blocks)
         self.connections.release(connection)
         return blocks
+
+    # -- late answers
+
+    def settle(self, request: InFlightRequest) -> None:
+        """End a detached request that is ready; a second call does no harm."""
+        connection = request.connection
+        assert isinstance(connection, Connection)
+        self.remove(request)
+        try:
+            self.detached.remove(request)
+        except KeyError:
+            return
+        request.stop_waiting()
+        if request.cancelled is not None:
+            self.connections.discard(connection)
+            unresponsive_error(request, connection.reused)  # recorded, and raised by nobody
+        elif self._has_late_tickets(request, connection):
+            self.alive_at = time.monotonic()
+            self.connections.release(connection)
+            if self._events is not None:
+                self._events.discarded(request.table.name, request.n, "hedge")
+        else:
+            self.connections.discard(connection)
+
+    def _has_late_tickets(self, request: InFlightRequest, connection: Connection) -> bool:
+        """Read a late answer; whether it has tickets, and the connection is healthy."""
+        assert request.read_late is not None
+        if not connection.is_owner_process[0]:
+            return False  # a fork: the answer is the parent's
+        try:
+            with connection.cut_after(self.timeouts.timeout_seconds):  # the rest of it may not come
+                request.read_late()
+        except Exception as error:  # noqa: BLE001  # any of the driver's
+            kind = self.context.dialect.error_kind(error)
+            if kind is ErrorKind.LOCK_TIMEOUT:
+                self.failed(request.table.name, kind, error)
+            else:
+                probe(self)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close every connection that no draw uses."""
+        super().close()
+        self.close_detached()
+
+    def close_detached(self) -> None:
+        """Close the connections of detached requests; in a fork, forget them."""
+        for request in list(self.detached):
+            request.end.setdefault(0, Cancelled(CancelReason.CALLER_GONE, None))
+            self.settle(request)
 
     def unquarantine(self, name: str) -> None:
         """Verify a quarantined table again, with one ticket that is discarded.

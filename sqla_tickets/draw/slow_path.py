@@ -97,14 +97,14 @@ def not_connected(request: Request, error: Exception) -> TicketError:
         failure.kind = reason.kind
         return failure
     if request.cancelled is not None:
-        return _unresponsive_error(request, reused=False)
+        return unresponsive_error(request, reused=False)
     return server.failed(None, server.context.dialect.error_kind(error), error)
 
 
 def connected_too_late(request: Request, connection: Connection) -> TicketError:
     """The error of a draw that was cancelled at the moment when its connection came."""
     _give_back(connection, request)
-    return _unresponsive_error(request, connection.reused)
+    return unresponsive_error(request, connection.reused)
 
 
 def inspect(
@@ -214,7 +214,7 @@ def _recover_from_driver(
     is_clean = kind is ErrorKind.DEADLOCK and layout is not None and layout.is_one_statement(n)
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
-        raise _unresponsive_error(request, connection.reused) from error
+        raise unresponsive_error(request, connection.reused) from error
     if kind is ErrorKind.DEADLOCK and not request.stays:
         raise Deadlocked(f"{server}: a deadlock ended a draw of {table.name!r}") from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
@@ -306,7 +306,7 @@ def _cut_off(connection: Connection, request: Request) -> None:
     _give_back(connection, request, keep=False)
 
 
-def _unresponsive_error(request: Request, reused: bool) -> TicketError:
+def unresponsive_error(request: Request, reused: bool) -> TicketError:
     """The error of a server whose request the monitor cancelled."""
     if request.cancelled is CancelReason.TIMED_OUT:
         return _timed_out(request, None, reused)

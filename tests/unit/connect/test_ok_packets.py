@@ -185,11 +185,44 @@ class Impatience:
         self.polls += 1
         self._wire.there.send(self._answer)
 
+    def be_overdue(self, read_late: Callable[[], int]) -> None:
+        """Do the same."""
+        self.be_polled()
+
 
 def test_only_an_overdue_answer_is_polled_for(wire: Wire) -> None:
     late, soon = Impatience(wire, ok(7)), Impatience(wire)
     assert (wire.answer(request=late), late.polls) == (7, 1)
     assert (wire.answer(ok(9), request=soon), soon.polls) == (9, 0)
+
+
+class Leaving(Impatience):
+    """A draw that another server answers while its own answer is overdue."""
+
+    read_late: Callable[[], int]
+
+    def be_overdue(self, read_late: Callable[[], int]) -> None:
+        """Leave the answer unread."""
+        self.read_late = read_late
+        raise TimeoutError
+
+
+def test_late_answer_is_read_before_the_next_statement(wire: Wire) -> None:
+    draw = Leaving(wire)
+    with pytest.raises(TimeoutError):
+        wire.answer(request=draw)
+    wire.there.send(ok(7))
+    assert (draw.read_late(), wire.answer(ok(9))) == (7, 9)
+
+
+@pytest.mark.parametrize("late", [ok(7) + ok(9), packet(ok(7)[4:], 2), packet(b"\xfe" * 9)])
+def test_late_answer_is_one_whole_packet(wire: Wire, late: bytes) -> None:
+    draw = Leaving(wire)
+    with pytest.raises(TimeoutError):
+        wire.answer(request=draw)
+    wire.there.send(late)
+    with pytest.raises(OutOfStep):
+        draw.read_late()
 
 
 def test_rest_of_an_answer_is_polled_for(wire: Wire) -> None:
