@@ -140,7 +140,6 @@ class MaintainedScenario(Scenario):
         if self.procedure.name == "move" and configuration == self.procedure.before:
             other = state["other pool"] = self.pool(MEDIA)
             other.attach(self.metadata)
-            event.listen(other, "drawn", self._by_process(self.checker.server_answered))
             event.listen(other, "quarantined", self._by_process(self.checker.distrusted))
         return pool
 

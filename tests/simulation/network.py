@@ -8,12 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from sqla_tickets.connect.ok_packets import Insert, Pollable
 from sqla_tickets.connect.sockets import CLOSED, Poll
 
 from .runtime import AnswerTimeout, ConnectionLost, ConnectionRefused, Server, ServerError, Session
 from .world import Machine, Task, World
 
-__all__ = ["Channel", "Host", "Link", "Network", "wire_of"]
+__all__ = ["Channel", "Host", "Link", "Network", "insert_over_socket", "wire_of"]
 
 _NOTHING: Final = object()
 
@@ -257,34 +258,43 @@ class Channel:
         self._network.channels_of(self.machine)[self.number] = self
         self.link.send(self, there=True, deliver=partial(self._arrive, self._accept, request))
         try:
-            self._wait(timeout)
+            self.answer(timeout)
         except BaseException:
             self.close()
             raise
 
     def call(self, request: object, timeout: float | None = None) -> object:
+        self.send(request)
+        return self.answer(timeout)
+
+    def send(self, request: object) -> None:
         if self.has_ended or self._is_closed:
             raise ConnectionLost("the connection has ended")
         deliver = partial(self._arrive, self._serve, request)
         self.link.send(self, there=True, deliver=deliver, after=self.host.service_time())
-        return self._wait(timeout)
 
-    def _wait(self, timeout: float | None) -> object:
+    def has_news_within(self, seconds: float | None) -> bool:
+        """Wait until an answer has come, or the connection has ended; returns whether it has."""
         world = self._world
-        end = None if timeout is None else world.now + timeout
+        end = None if seconds is None else world.now + seconds
         self._waiter = world.task
         try:
-            while self._answer is _NOTHING:
-                if self.has_ended:
-                    raise ConnectionLost("lost connection during query")
+            while not self.unread and not self.has_ended:
                 if end is None:
                     world.park()
                 elif world.now < end:
                     world.park(end - world.now)
                 else:
-                    raise AnswerTimeout
+                    return False
         finally:
             self._waiter = None  # else its end would wake what the task waits for by then
+        return True
+
+    def answer(self, timeout: float | None) -> object:
+        if not self.has_news_within(timeout):
+            raise AnswerTimeout
+        if not self.unread:
+            raise ConnectionLost("lost connection during query")
         answer, self._answer = self._answer, _NOTHING
         if isinstance(answer, ServerError):
             raise ServerError(answer.code, answer.message)
@@ -522,6 +532,8 @@ class ChannelWire:
 
     def _poll(self, milliseconds: float) -> list[tuple[int, int]]:
         channel = self._channel
+        if milliseconds and not channel.has_news_within(milliseconds / 1000):
+            return []
         if channel.has_ended:
             return [(channel.number, CLOSED | select.POLLIN)]
         return [(channel.number, select.POLLIN)] if channel.unread else []
@@ -537,3 +549,17 @@ def wire_of(dbapi_connection: Any) -> ChannelWire | None:
     """The socket under a simulated driver's connection, which keeps its `Channel` in ``channel``."""
     channel = getattr(dbapi_connection, "channel", None)
     return ChannelWire(channel) if isinstance(channel, Channel) else None
+
+
+def insert_over_socket(dbapi_connection: Any, wire: Any, poll: Poll) -> Insert | None:
+    """What `sqla_tickets.connect.ok_packets` has for PyMySQL, for a simulated one."""
+    if not isinstance(wire, ChannelWire) or not hasattr(dbapi_connection, "send_insert"):
+        return None
+
+    def insert(statement: str, request: Pollable | None) -> int:
+        read = dbapi_connection.send_insert(statement)
+        if request is not None and not poll(1000 * request.overdue_seconds):
+            request.be_overdue(read)
+        return int(read())
+
+    return insert

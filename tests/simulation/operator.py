@@ -234,13 +234,13 @@ class _Network:
         assert isinstance(operator, Operator)
         operator.before_statement("connect")
         channel = self._network.connect(host, port, request, timeout)
-        send = channel.call
+        send = channel.send
 
-        def call(request: object, timeout: float | None = None) -> object:
+        def send_counted(request: object) -> None:
             operator.before_statement(request.text if isinstance(request, Query) else "")
-            return send(request, timeout)
+            send(request)
 
-        channel.call = call  # type: ignore[method-assign]  # of this one
+        channel.send = send_counted  # type: ignore[method-assign]  # of this one
         return channel
 
 

@@ -16,10 +16,10 @@ from sqla_tickets import TicketPool
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.snowflake.leases import NodeLeases
 
-from .checker import BrokenPromise, Checker, Health
+from .checker import BrokenPromise, Checker, Health, told_of_answers
 from .forks import fork
 from .nemesis import Nemesis
-from .network import Host, Network, wire_of
+from .network import Host, Network
 from .servers import KINDS, Kind, engine_for, server_maker
 from .stand_ins import installed
 from .stored import Stored
@@ -321,14 +321,15 @@ def simulate(
     level, log.propagate = log.level, False
     log.setLevel(logging.WARNING if trace is None else logging.INFO)
     try:
-        with installed(world, wire_of):
+        with installed(world):
             scenario = scenario_type(world, seconds, processes, servers, kind)
             handlers.append(scenario.checker.announcements)
             for handler in handlers:
                 log.addHandler(handler)
             try:
                 _limit(world, began + limit_seconds)
-                scenario.run()
+                with told_of_answers(scenario.checker):
+                    scenario.run()
             except TimeoutError:
                 text = f"has taken more than {limit_seconds:g} s of a processor"
                 scenario.checker.broken("unfinished", text)

@@ -22,9 +22,10 @@ from sqlalchemy.event import attr
 import sqla_tickets
 from sqla_tickets import concurrency
 from sqla_tickets import pool as pools
-from sqla_tickets.connect import sockets
+from sqla_tickets.connect import ok_packets, sockets
 from sqla_tickets.draw import buffer
 
+from .network import insert_over_socket, wire_of
 from .world import Task, World
 
 __all__ = ["Event", "Lock", "OwnerMark", "Thread", "installed"]
@@ -309,13 +310,8 @@ _MODULE_STATE: Final = ((buffer, "_buffers"), (pools, "_pools"))
 
 
 @contextmanager
-def installed(world: World, wire_of: Callable[[Any], sockets.Wire | None]) -> Iterator[None]:
-    """Run the package in a world.
-
-    Args:
-        world: that takes the place of the real one.
-        wire_of: the same for the sockets of ``sqla_tickets.connect``.
-    """
+def installed(world: World) -> Iterator[None]:
+    """Run the package in a world, which takes the place of the real one."""
     was_enabled = gc.isenabled()
     gc.collect()  # what is left of an earlier world
     gc.disable()  # it would end what is left of a pool at any moment
@@ -331,6 +327,7 @@ def installed(world: World, wire_of: Callable[[Any], sockets.Wire | None]) -> It
         id(concurrency.process_id): lambda: world.machine.number,
         id(concurrency.owner_mark): lambda: OwnerMark(world),
         id(sockets.wire_of): wire_of,
+        id(ok_packets.insert_over_socket): insert_over_socket,
     }
     before: list[tuple[object, str, object]] = []
     for module in _modules():

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import event
 
 from sqla_tickets import TicketPool
 from sqla_tickets.errors import TicketIntegrityError
@@ -24,16 +23,11 @@ DRAWS = 30
 
 
 class Client:
-    """A process that draws from the first server, and tells the checker."""
+    """A process that draws from the first server."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.world, self.checker = scenario.world, scenario.checker
         self.pool: TicketPool = scenario.pool()
-        event.listen(
-            self.pool,
-            "drawn",
-            lambda draw: self.checker.server_answered(self.world.machine, draw),
-        )
 
     def draw(self, n: int = 1) -> None:
         before, began = self.checker.latest(SINGLES), self.world.now

@@ -16,7 +16,7 @@ from sqla_tickets.concurrency import threading as real_threading
 from sqla_tickets.errors import TicketError
 
 from . import toy
-from .network import Host, Network, wire_of
+from .network import Host, Network
 from .runtime import ConnectionLost
 from .stand_ins import Event, Lock, Thread, installed
 from .world import Machine, Stalled, World
@@ -71,7 +71,7 @@ class Site:
 @pytest.fixture
 def site() -> Iterator[Site]:
     site = Site(1)
-    with installed(site.world, wire_of):
+    with installed(site.world):
         site.set_up()
         yield site
         site.world.close()
@@ -106,7 +106,7 @@ def trace_of(seed: int) -> list[str]:
         for link in site.network.links_of(t2):
             link.heal()
 
-    with installed(site.world, wire_of):
+    with installed(site.world):
         site.set_up()
         for number in range(3):
             Machine(site.world, f"p{number}").spawn(lambda: site.draw(100), "main")
@@ -126,7 +126,7 @@ def test_other_seed_gives_other_schedule() -> None:
     digests = set[int]()
     for seed in (1, 2, 3):
         site = Site(seed)
-        with installed(site.world, wire_of):
+        with installed(site.world):
             site.set_up()
             site.world.close()
         digests.add(site.world.digest)

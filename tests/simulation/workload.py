@@ -222,8 +222,8 @@ class Workload:
         self.draws_under_way = 0
         self._blocks = TicketSequence(BLOCKS, block=habits.block)
         self._announced = announced = checker.announcements
-        event.listen(pool, "drawn", self._by_process(checker.server_answered))
-        event.listen(pool, "drawn", self._by_process(announced.drawn))
+        if announced.hears(self._machine):
+            event.listen(pool, "drawn", self._by_process(announced.drawn))
         event.listen(pool, "discarded", self._by_process(announced.discarded))
         event.listen(pool, "quarantined", self._by_process(checker.distrusted))
         event.listen(pool, "quarantined", self._by_process(announced.quarantined))

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event
 from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.errors import TicketError
 
-from ..network import Host, HostRuntime, wire_of
+from ..network import Host, HostRuntime
 from ..servers import engine_for
 from ..stand_ins import installed
 from ..world import Machine, World
@@ -383,7 +383,7 @@ def simulate(run: Run) -> Figures:
     logger.setLevel(logging.CRITICAL + 1)
     pools.setLevel(logging.CRITICAL + 1)
     try:
-        with installed(world, wire_of):
+        with installed(world):
             load = Load(world, run)
             figures = load.happen()
             world.close()

@@ -5,7 +5,8 @@ Error classes, codes and texts are those of PyMySQL 1.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pymysql
@@ -162,10 +163,39 @@ class PyMySQLConnection:
         Raises:
             pymysql.err.MySQLError: the server's error, or there is no answer.
         """
+        with self._errors() as channel:
+            answer = channel.call(Query(text, parameters), self._read_timeout)
+        assert isinstance(answer, tuple)
+        return answer
+
+    def send_insert(self, text: str) -> Callable[[], int]:
+        """Send a statement that returns no rows; returns what reads the number that the server generated.
+
+        Raises:
+            pymysql.err.MySQLError: the connection is lost.
+        """
+        with self._errors() as channel:
+            channel.send(Query(text, ()))
+
+        def read() -> int:
+            with self._errors() as channel:
+                answer = channel.answer(self._read_timeout)
+            assert isinstance(answer, tuple)
+            (result,) = answer
+            if isinstance(result, ServerError):
+                raise _error_of(result)
+            assert result.rows is None
+            return result.insert_id or 0
+
+        return read
+
+    @contextmanager
+    def _errors(self) -> Generator[Any]:
+        """The channel, whose errors become the driver's; that of a world sends and answers in two steps."""
         if self.channel is None:
             raise err.InterfaceError(0, "")
         try:
-            answer = self.channel.call(Query(text, parameters), self._read_timeout)
+            yield self.channel
         except ServerError as error:
             raise _error_of(error) from None
         except AnswerTimeout:
@@ -174,8 +204,6 @@ class PyMySQLConnection:
         except ConnectionLost:
             self._end()
             raise err.OperationalError(2013, _LOST) from None
-        assert isinstance(answer, tuple)
-        return answer
 
 
 class PyMySQLCursor:
