@@ -301,8 +301,8 @@ class HedgingMonitor:
         if unheard > TIMING.ask_again_part * server.timeouts.timeout_seconds:
             # it may wait for a lock; then the server answers the probe
             probe(server, timestamp=request.begun)
-        if request.is_late_hedge:
-            return partial(request.cancel, CancelReason.LOST_HEDGE)
+        if request.is_late_hedge:  # its server is not to blame
+            return partial(request.cancel, CancelReason.CALLER_GONE)
         no_answers = now - max(request.table.answered, request.since) > self.patience
         if no_answers and not request.is_unanswered:
             is_paid = bool(server.unresponsive) or self._tokens >= 1
@@ -372,7 +372,7 @@ class HedgingMonitor:
         _log_hedge(request, server)
 
     def _draw_too(self, request: InFlightRequest, server: TicketServer) -> bool:
-        """Draw from another server; returns False if nothing was sent."""
+        """Draw from another server; returns False if that has to be done in the background."""
         name, n, was_well = request.table.name, request.n, server.is_well(request.table.name)
         began = time.monotonic()
         try:

@@ -264,13 +264,15 @@ class InFlightRequest:
         That shows that the server is alive. A connection that is closed would cost a busy server a new one.
 
         Returns:
-            False if its own answer has come, or it was cancelled.
+            False if its own answer has come.
         """
         end, connection = Cancelled(CancelReason.LOST_HEDGE, answer), self.connection
-        if not isinstance(connection, Connection) or connection.has_answer:
+        if not isinstance(connection, Connection) or (not self.end and connection.has_answer):
             return False
-        if self.end.setdefault(0, end) is not end:
-            return False
+        earlier = self.end.setdefault(0, end)
+        if earlier is not None and earlier is not end:  # it was cancelled, and its socket is shut
+            self.end[0] = earlier._replace(answer=answer)
+            return True
         # its thread still holds the lock, and a later draw may use the connection before it lets go
         connection.under_way, connection.cursor.request = threading.Lock(), None
         self.server.detached.add(self)
@@ -481,7 +483,7 @@ class TicketServer(TableAccess):
             hedge_of: the draw on another server that this one repeats.
 
         Returns:
-            The same as `draw`; None if something has to be found out first, and nothing was sent.
+            The same as `draw`; None if something has to be found out first, and no ticket was drawn.
 
         Raises:
             TicketError: as `draw` raises it.
@@ -534,10 +536,10 @@ class TicketServer(TableAccess):
         except BaseException as error:  # in no other variable, as its traceback keeps every frame
             if not self._goes_on(error, request, connection, layout):
                 raise
-            return request.answer or self._draw_with_care(request)
+            return request.answer or self._draw_again(request)
         if not blocks:
             discard_connection(request, connection, blocks)
-            return self._draw_with_care(request)
+            return self._draw_again(request)
         if request.end[0] is None:
             connections.release(connection)
         else:
@@ -605,6 +607,10 @@ class TicketServer(TableAccess):
                 if end_of_failed(request, failure) is None:
                     raise
                 return True
+
+    def _draw_again(self, request: InFlightRequest) -> list[range] | None:
+        """Draw after a first attempt in vain; None for a hedge, which the overdue draw's thread must not wait for."""
+        return None if request.is_hedge else self._draw_with_care(request)
 
     def _draw_with_care(self, request: InFlightRequest) -> list[range]:
         """Draw with any connection, find out what has to be known, and try again while that may help.
@@ -749,7 +755,7 @@ class TicketServer(TableAccess):
         if request.cancelled is not None:
             self.connections.discard(connection)
             unresponsive_error(request, connection.reused)  # recorded, and raised by nobody
-        elif self._has_late_tickets(request, connection):
+        elif connection.has_answer and self._has_late_tickets(request, connection):
             self.alive_at = time.monotonic()
             self.connections.release(connection)
             if self._events is not None:

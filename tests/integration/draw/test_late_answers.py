@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 from sqla_tickets import TicketPool
 from sqla_tickets.draw.server import InFlightRequest
+from sqla_tickets.draw.slow_path import CancelReason
 from sqla_tickets.draw.timing import TIMING
 from sqla_tickets.high_water import service
 from tests.support.draws import (
@@ -110,8 +111,9 @@ def test_late_answer_is_no_ticket_of_another_sequence(pair: Pair) -> None:
     assert_unique(users)
 
 
-def test_own_answer_ends_the_wait_for_a_hedge(pair: Pair) -> None:
-    """The hedge's server may be frozen, too."""
+@pytest.fixture
+def hedged(pair: Pair) -> Iterator[tuple[InFlightRequest, Future[int]]]:
+    """A draw that waits for its hedge, while both servers are frozen."""
     pool, (one, other) = pair.pool, pair.pool.servers
     pair.freeze_and_draw()
     pair.thaw()
@@ -124,10 +126,33 @@ def test_own_answer_ends_the_wait_for_a_hedge(pair: Pair) -> None:
             drawn = thread.submit(pool.next_id, "photos")
             until(lambda: bool(one.in_flight and other.in_flight))
             (draw,) = [r for r in {*one.in_flight, *other.in_flight} if r.waits_for_hedge]
-            (pair.second if draw.server is other else pair.first).thaw()
-            assert drawn.result(PATIENCE) % 2 == draw.server.offset % 2
+            yield draw, drawn
         finally:
             pair.thaw()
+
+
+def test_own_answer_ends_the_wait_for_a_hedge(
+    pair: Pair, hedged: tuple[InFlightRequest, Future[int]]
+) -> None:
+    """The hedge's server may be frozen, too, and is not blamed for that."""
+    draw, drawn = hedged
+    is_on_second = draw.server is pair.pool.servers[1]
+    (pair.second if is_on_second else pair.first).thaw()
+    assert drawn.result(PATIENCE) % 2 == draw.server.offset % 2
+    assert pair.pool.servers[not is_on_second].table("photos").reason is None
+
+
+def test_hedge_answers_a_draw_that_was_cancelled(
+    pair: Pair, hedged: tuple[InFlightRequest, Future[int]]
+) -> None:
+    draw, drawn = hedged
+    is_on_second = draw.server is pair.pool.servers[1]
+    hedging = pair.pool.servers[not is_on_second]
+    drawn_before = hedging.table("photos").draws
+    assert draw.cancel(CancelReason.TIMED_OUT)
+    (pair.first if is_on_second else pair.second).thaw()
+    assert drawn.result(PATIENCE) % 2 == hedging.offset % 2
+    assert hedging.table("photos").draws == drawn_before + 1
 
 
 def test_dispose_closes_the_connection_of_a_late_answer(pair: Pair) -> None:
