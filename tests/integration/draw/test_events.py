@@ -86,16 +86,16 @@ def test_a_hedge_that_wins(servers: ServerFixtures, open_pool: OpenPool) -> None
     pool.create_table("photos")
     draw_from(pool, 1)
     draw_from(pool, 2)
-    heard, ticket = Heard(pool), 0
+    heard, tickets = Heard(pool), list[int]()
     with locked(server, urls[0]):
         for _ in range(20):  # where nobody looks in time, the lock ends the draw
-            ticket = pool.next_id("photos")
-            if heard.hedged:
+            tickets.append(pool.next_id("photos"))
+            if heard.hedged:  # perhaps only after the next draw
                 break
             pool.servers[0].table("photos").release()
     assert ("default", "photos", pool.servers[1], "won") in heard.hedged
     (hedge,) = (draw for draw in heard.drawn if draw.is_hedge)
-    assert hedge.blocks == [range(ticket, ticket + 2, 2)]
+    assert hedge.blocks[0][0] in tickets
 
 
 @SQLITE
