@@ -151,11 +151,12 @@ class HedgingMonitor:
             tick = min(2 * tick, TIMING.measure_seconds)  # polls cost what the draws lack
         are_some_unresponsive = False
         for server in self._servers:
-            requests = [r for r in list(server.in_flight) if r.is_to_be_polled(now)]
             for request in list(server.detached):
                 self._poll_detached(request, now)
-            if any(request.is_polled for request in list(server.in_flight)):
+            in_flight = list(server.in_flight)
+            if any(request.is_polled for request in in_flight):
                 self._last_seen = now
+            requests = [request for request in in_flight if request.is_to_be_polled(now)]
             if any(now - request.since > patience for request in requests):
                 _remove_ended(server, server.in_flight)
                 self._handle_late(requests, now, patience)
