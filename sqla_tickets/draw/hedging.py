@@ -223,9 +223,10 @@ class HedgingMonitor:
     def check(self, now: float) -> None:
         """Measure, and wake the thread if a request is late that an interrupt kept from ending, or from being polled.
 
-        Draws call it, a few times a second; less often where few end, and it would cost more than they do.
+        Draws call it: the first ones of a process each, then a few times a second; less often where few end, and it
+        would cost more than they do.
         """
-        are_few = self.ended < TIMING.few_draws
+        are_few = self.ended < TIMING.few_draws <= len(self.durations)
         self.measure(now)
         if are_few:
             self.measure_at = now + TIMING.slow_measure_seconds
@@ -234,13 +235,14 @@ class HedgingMonitor:
 
     def measure(self, now: float) -> None:
         """Set the patience of draws, a few times a second, by the durations of the last draws and the tokens left."""
-        self.measure_at = now + TIMING.measure_seconds
         self._events.read_log_level()
         ended, self.ended = self.ended, 0
         self._earn(TIMING.tokens_per_draw * ended)
         durations = sorted(self.durations.copy())  # in one step, as other threads append
         longest = self._most
+        self.measure_at = now  # until enough were answered, no draw knows what is usual
         if len(durations) >= TIMING.few_draws:
+            self.measure_at = now + TIMING.measure_seconds
             long = durations[int(len(durations) * TIMING.overdue_share)]
             self._usual = max(TIMING.least_patience_seconds, TIMING.overdue_times * long)
             longest = max(self._usual, durations[-1])

@@ -16,6 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_tickets import TicketPool, TicketSequence
 from sqla_tickets.draw import hedging
+from sqla_tickets.draw.timing import TIMING
 from sqla_tickets.errors import TicketServerError
 from tests.support.timing import set_timing
 
@@ -92,7 +93,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TicketPool
     with TicketPool(urls) as tickets:
         tickets.create_table("photos")
         tickets.next_ids("photos", 4)
-        for _ in range(8):
+        for _ in range(TIMING.few_draws):  # each of the first ones is measured
             tickets.next_id("photos")
         for thread in threading.enumerate():
             if thread not in before and "monitor" not in thread.name:

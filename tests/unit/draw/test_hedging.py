@@ -135,6 +135,8 @@ def test_few_draws_are_measured_less_often(
         measured.append(now)
         measure(now)
 
+    for _ in range(TIMING.few_draws):
+        site.first.draw("photos", 1)
     monkeypatch.setattr(site.monitor, "measure", measure_and_count)
     for _ in range(draws):
         site.clock.now += 2 / draws
