@@ -21,8 +21,7 @@ Five exceptions add to that:
   closed an idle connection, and three times more if its table serves a queue of others: `draw.failover`,
   ``servers_to_try``, with ``max_queues``. The draw checks that for half a second at most: `draw.slow_path`,
   ``_is_in_a_queue``, with ``queue_seconds``.
-- A draw that several callers share: 0.1 seconds, or twice the time after which a draw is overdue, which is at most
-  ``timeout``: `draw.failover`, ``_share``.
+- A draw that several callers share: ``timeout`` + ``lock_wait``: `draw.failover`, ``_share``.
 - The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
   ``require_peer``, each wait is as long as for a server. 5 seconds for a draw that is far ahead. `high_water.timing`:
   ``patience_seconds``, ``lead_wait_seconds``.

@@ -104,7 +104,7 @@ class Failover:
             and not first.probes.under_way.refs
         )
         if (first.in_flight or not is_first_choice) and self._is_to_share(name, n):
-            return self._share(first, name, n) or self._draw_unshared(name, n)
+            return self._share(first, name, n)
         try:
             if is_first_choice:
                 try:
@@ -123,10 +123,21 @@ class Failover:
             if self._shared.waiting:
                 self._shared.let_next_begin()
 
-    def _share(self, first: TicketServer, name: str, n: int) -> list[range] | None:
-        """Up to ``n`` tickets from a draw that other callers share; None if this one must draw for itself."""
+    def _share(self, first: TicketServer, name: str, n: int) -> list[range]:
+        """Up to ``n`` tickets from a draw that other callers share.
+
+        If that takes long, they share another one: if each drew for itself, a busy process, or a busy server, would
+        become slower still.
+        """
+        left = first.timeouts.draw_seconds
+        until = time.monotonic() + left
         longest = max(TIMING.shared_wait_seconds, TIMING.shared_wait_times * first.patience)
-        return self._shared.draw(name, n, self._draw_unshared, longest)
+        while left > 0 and self._is_to_share(name, n):
+            blocks = self._shared.draw(name, n, self._draw_unshared, min(longest, left))
+            if blocks is not None:
+                return blocks
+            left = until - time.monotonic()
+        return self._draw_unshared(name, n)
 
     def _draw_unshared(self, name: str, n: int) -> list[range]:
         """The same as `draw`, however many draws are in flight."""

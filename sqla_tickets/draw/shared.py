@@ -13,13 +13,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.util import await_only
 
 from ..concurrency import TaskEvent, begin_task, current_loop, threading
-from ..errors import TicketsExhausted
+from ..errors import TicketError, TicketsExhausted
 from .blocks import DrawBlocks, count, split
 from .timing import TIMING
 
@@ -72,13 +73,15 @@ class _Share:
     Attributes:
         over: set when the draw has ended.
         tickets: its tickets; none before the draw has ended, or if it has failed.
+        errors: why the draw has failed, if it has.
     """
 
-    __slots__ = ("_unsettled", "n", "over", "tickets")
+    __slots__ = ("_unsettled", "errors", "n", "over", "tickets")
 
     def __init__(self, n: int, loop: asyncio.AbstractEventLoop | None) -> None:
         self.n, self.over, self._unsettled = n, _event_of(loop), [None]
         self.tickets: list[range] = []
+        self.errors: list[TicketError] = []
 
     @property
     def waits(self) -> bool:
@@ -152,7 +155,7 @@ class SharedDraws:
             longest_wait: for how many seconds this caller waits at most for the draw to begin, or to end.
 
         Raises:
-            TicketError: as ``draw`` raises it.
+            TicketError: as ``draw`` raises it, for all of its callers.
         """
         loop = current_loop()
         key, share = _Key(name, loop), _Share(n, loop)
@@ -168,6 +171,8 @@ class SharedDraws:
             if not share.settle():
                 self._discarded(name, count(share.tickets), "shared")
             raise
+        if share.errors:
+            raise share.errors.pop()
         return share.tickets or None
 
     def _follow(self, shared: _SharedDraw, share: _Share, longest_wait: float) -> None:
@@ -185,6 +190,11 @@ class SharedDraws:
             self._close(shared)
             if shares := [share for share in shared.shares if share.waits]:
                 unused = divide(_drawn_for(shares, shared.key.sequence, draw), shares)
+        except TicketError as error:  # their own draws would ask the same servers
+            for share in shared.shares[1:]:
+                if share.settle():
+                    share.errors.append(_copy(error))
+            raise
         finally:
             self._end(shared)
         self._discarded(shared.key.sequence, unused, "shared")
@@ -241,6 +251,13 @@ class SharedDraws:
         with suppress(IndexError):
             while not self.waiting.popleft().let_begin():
                 pass
+
+
+def _copy(error: TicketError) -> TicketError:
+    """The same error for another caller, as each that is raised gets a traceback."""
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 def _drawn_for(shares: Sequence[_Share], name: str, draw: DrawBlocks) -> list[range]:

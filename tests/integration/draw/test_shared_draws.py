@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine
 
 from sqla_tickets import TicketPool, TicketSequence, TicketTableMissing
 from sqla_tickets.dialects import LayoutName
+from sqla_tickets.draw.timing import TIMING
 from tests.support.draws import OpenPool, assert_unique, run
 from tests.support.servers import ServerFixtures
 
@@ -69,6 +72,34 @@ def test_each_caller_is_told_that_no_table_is_left(
         return []
 
     by_many(work)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql", "postgresql"])
+def test_callers_of_a_draw_that_takes_long_share_another_one(
+    servers: ServerFixtures, kind: str
+) -> None:
+    """If each drew for itself then, they would make a busy server slower still."""
+    urls = [servers.fresh_database(servers.shared(kind, number)) for number in (0, 1)]
+    with ExitStack() as stack:
+        pool = stack.enter_context(
+            TicketPool(urls, timeout=FOR_EVER, lock_wait=FOR_EVER, hedge=False)
+        )
+        pool.create_table("photos", layout="counter")
+        before = by_many(lambda: [pool.next_id("photos")])
+        holders = [stack.enter_context(create_engine(url).connect()) for url in urls]
+        for holder in holders:
+            holder.exec_driver_sql("UPDATE photos SET id = id")
+        threads = stack.enter_context(ThreadPoolExecutor(THREADS))
+        began = time.monotonic()
+        callers = [threads.submit(pool.next_id, "photos") for _ in range(THREADS)]
+        time.sleep(1.0)
+        in_flight = sum(len(server.in_flight) for server in pool.servers)
+        rounds = (time.monotonic() - began) / TIMING.shared_wait_seconds
+        for holder in holders:
+            holder.rollback()
+        tickets = [caller.result(FOR_EVER) for caller in callers]
+    assert in_flight <= 2 * TIMING.shared_from + rounds + 1
+    assert_unique(before + tickets)
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -26,12 +26,17 @@ def test_numbers_of_the_text_are_those_of_the_code() -> None:
     text = " ".join(str(timeouts.__doc__).split())
     assert f"{Timeouts().draw_seconds:g} seconds for each server" in text
     assert f"{MARKS.lead_wait_seconds:g} seconds for a draw that is far ahead" in text
-    assert f"share: {TIMING.shared_wait_seconds:g} seconds" in text
-    assert TIMING.shared_wait_times == 2  # in words
+    assert "share: ``timeout`` + ``lock_wait``:" in text
     assert f"being moved: {TIMING.move_seconds:g} seconds" in text
     assert f"{_threads()._max_workers} tasks draw at once" in text
     assert (TIMING.max_queues, TIMING.queue_seconds) == (3, 0.5)  # in words
     assert MARKS.patience_seconds == 1
+
+
+def test_handbook_says_how_long_a_caller_shares_one_draw() -> None:
+    text = text_of("docs/understand/how-a-draw-works.md")
+    assert f"at most {TIMING.shared_wait_seconds:g} seconds, or twice the time" in text
+    assert TIMING.shared_wait_times == 2  # in words
 
 
 def test_every_function_that_the_text_names_exists() -> None:

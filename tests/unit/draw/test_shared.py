@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.util import greenlet_spawn
 
-from sqla_tickets import NoTicketServer, TicketsExhausted
+from sqla_tickets import NoTicketServer, TicketsExhausted, TicketTableMoved
 from sqla_tickets.concurrency import wait_for_tasks
 from sqla_tickets.draw.shared import SharedDraws, _Share, divide
 from tests.support.draws import until
@@ -95,15 +95,24 @@ def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) ->
     assert (list(shared.waiting), shared._open) == ([], {})
 
 
-def test_followers_draw_for_themselves_after_a_failure(threads: ThreadPoolExecutor) -> None:
+def test_the_error_of_a_draw_reaches_each_of_its_callers(threads: ThreadPoolExecutor) -> None:
+    """If they drew for themselves, hundreds of callers would ask servers that have just failed."""
     server = Server()
-    server.error = NoTicketServer("all are down", {})
+    server.error = NoTicketServer(
+        "all are down", {"one": TicketTableMoved("gone", "media", "pics")}
+    )
+    server.error.__cause__ = OSError("no route")
     shared = SharedDraws(ignore, are_in_flight)
-    leader, *followers = gathered(shared, server, threads, [1, 1, 1])
+    callers = gathered(shared, server, threads, [1, 1, 1])
     shared.let_next_begin()
-    with pytest.raises(NoTicketServer, match="all are down"):
-        leader.result(FOR_EVER)
-    assert [follower.result(FOR_EVER) for follower in followers] == [None, None]
+    errors = [caller.exception(FOR_EVER) for caller in callers]
+    assert server.wanted == [3]
+    assert len({id(error) for error in errors}) == 3, "each has its own traceback"
+    for error in errors:
+        assert isinstance(error, NoTicketServer)
+        assert (str(error), error.failures) == ("all are down", server.error.failures)
+        assert error.__cause__ is server.error.__cause__
+    assert (list(shared.waiting), shared._open) == ([], {})
 
 
 def test_followers_of_an_interrupted_leader_draw_for_themselves(
@@ -275,10 +284,9 @@ def test_the_callers_of_a_draw_that_was_cancelled_with_all_tasks_draw_for_themse
     assert (list(shared.waiting), shared._open) == ([], {})
 
 
-def test_the_error_of_a_draw_of_tasks_is_raised_once(
+def test_the_error_of_a_draw_of_tasks_is_raised_by_those_that_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """By the caller that began it; if that has left, by nobody."""
     server, shared = Server(), SharedDraws(ignore, are_in_flight)
     server.error = NoTicketServer("all are down", {})
 
@@ -294,8 +302,12 @@ def test_the_error_of_a_draw_of_tasks_is_raised_once(
         shared.let_next_begin()
         return await asyncio.gather(*callers, return_exceptions=True)
 
-    assert asyncio.run(work(leave=False)) == [server.error, None]
-    assert asyncio.run(work(leave=True)) == [None]
+    leader, follower = asyncio.run(work(leave=False))
+    assert leader is server.error
+    assert follower is not leader
+    assert repr(follower) == repr(leader)
+    (follower,) = asyncio.run(work(leave=True))
+    assert repr(follower) == repr(leader)
     gc.collect()
     assert not caplog.records
 
