@@ -277,26 +277,21 @@ class TicketPool(event.EventTarget):
             TicketsExhausted: no number is left.
         """
         buffer = self._buffer
-        name: str
-        block: object
         try:
-            if type(sequence) is str:
-                name, block = sequence, 1
-            else:  # what was not checked before may raise
-                name, block = sequence.name, sequence.block  # type: ignore[assignment,union-attr]  # no key is None
+            name: str = sequence.name if type(sequence) is TicketSequence else sequence  # type: ignore[assignment]  # no key is None
             buffered = buffer.direct[name]
-        except (AttributeError, KeyError, TypeError):
+            ready = buffered.ready
+            if elapsed() < ready.until:
+                ticket = ready.pop()
+                if buffer.is_owner_process[0]:  # else the ticket is the parent's
+                    return ticket
+        except IndexError:  # there was none, or others were faster
+            pass
+        except (KeyError, TypeError):  # a new sequence, or no sequence
             return self._next_buffered(*self._name_and_bounds(sequence))
-        ready = buffered.ready
-        if ready.tickets:
-            try:
-                if elapsed() < ready.until:
-                    ticket = ready.pop()
-                    if buffer.is_owner_process[0]:  # else the ticket is the parent's
-                        return ticket
-            except IndexError:  # others were faster
-                pass
-        elif block == 1 and not buffered.blocks and buffer.is_owner_process[0]:
+        block = sequence.block if isinstance(sequence, TicketSequence) else 1
+        is_empty = not ready.tickets and not buffered.blocks
+        if block == 1 and is_empty and buffer.is_owner_process[0]:
             drawn = self._draw(name, 1)
             if buffered.is_open and buffer.is_owner_process[0]:
                 return drawn[0][0]

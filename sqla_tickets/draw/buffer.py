@@ -167,7 +167,7 @@ class Ready:
         return [Block(tickets, self.expires) for tickets in taken]
 
 
-_NONE: Final = Block(range(0), math.inf)
+_NONE: Final = Block(range(0), 0.0)
 _expiry = attrgetter("expires")
 
 
