@@ -137,7 +137,7 @@ def audit(
 ) -> Report:
     """Read every id of a sequence on all shards, or those above a number, in bounded memory, and change nothing.
 
-    It asks the ticket servers after it has read the ids: an id is inserted only when its ticket was issued.
+    It asks the ticket servers after it has read ids: an id is inserted only when its ticket was issued.
 
     Args:
         pool: the pool that issues the tickets.
@@ -332,36 +332,39 @@ def _not_issued(
     sources: Sequence[Source],
 ) -> Iterator[Anomaly]:
     """The ids above their server's tickets, or above all tickets if no server owns their residue class."""
-    pool = inspection.pool
-    known = [high for high in report.high_waters.values() if high is not None]
-    # below the next ticket of the server that is ahead, as joining servers begin above that
-    of_all = max(known) + pool.stride - 1 if known else None
-    foreign: dict[int, int] = {}
-    unowned: dict[int, int] = {}
-    for residue, largest in scan.largest_of.items():
-        offset = _offset(residue, pool.stride)
-        is_owned = offset in report.high_waters
-        high = report.high_waters[offset] if is_owned else of_all
-        if high is not None and largest > high:
-            (foreign if is_owned else unowned)[residue] = high
-    if unowned:
-        yield _unowned(inspection, unowned, sources, report.sequence)
-    if foreign:
-        where, count, ids = _above(foreign, pool.stride, sources)
-        highest = max(scan.largest_of.values())
+    pool, sequence = inspection.pool, report.sequence
+    bounds = _bounds(report.high_waters, pool.stride, scan.largest_of)
+    above = {residue: high for residue, high in bounds.items() if scan.largest_of[residue] > high}
+    is_owned = {residue: _offset(residue, pool.stride) in report.high_waters for residue in above}
+    unowned = _above(
+        {r: high for r, high in above.items() if not is_owned[r]}, pool, sources, sequence
+    )
+    foreign = _above({r: high for r, high in above.items() if is_owned[r]}, pool, sources, sequence)
+    if unowned.count:
+        yield _unowned(inspection, unowned, sources, sequence)
+    if foreign.count:
         yield Anomaly(
             kind="foreign",
-            shards=where,
-            count=count,
-            ids=ids,
+            shards=foreign.where,
+            count=foreign.count,
+            ids=sorted(foreign.ids),
             why=(
                 "These ids are above every ticket that their server is known to have issued: another "
                 "program inserts ids, which tickets will repeat, or the server was set back."
             ),
-            fix=_repair(
-                inspection, report.sequence, {_offset(r, pool.stride) for r in foreign}, highest
-            ),
+            fix=_repair(inspection, sequence, foreign.offsets, max(scan.largest_of.values())),
         )
+
+
+def _bounds(
+    issued: Mapping[int, int | None], stride: int, residues: Iterable[int]
+) -> dict[int, int]:
+    """The largest number that can be a ticket, by residue class; without the classes of unknown servers."""
+    known = [high for high in issued.values() if high is not None]
+    # below the next ticket of the server that is ahead, as joining servers begin above that
+    of_all = max(known) + stride - 1 if known else None
+    highs = {residue: issued.get(_offset(residue, stride), of_all) for residue in residues}
+    return {residue: high for residue, high in highs.items() if high is not None}
 
 
 def _repair(
@@ -381,20 +384,15 @@ def _repair(
 
 
 def _unowned(
-    inspection: PoolInspection,
-    bounds: Mapping[int, int],
-    sources: Sequence[Source],
-    sequence: str,
+    inspection: PoolInspection, found: _NotIssued, sources: Sequence[Source], sequence: str
 ) -> Anomaly:
-    stride = inspection.pool.stride
-    offsets = ", ".join(str(_offset(residue, stride)) for residue in sorted(bounds))
-    where, count, ids = _above(bounds, stride, sources)
+    offsets = ", ".join(map(str, sorted(found.offsets)))
     counts = any(source.counts_by_itself for source in sources)
     return Anomaly(
         kind="unowned",
-        shards=where,
-        count=count,
-        ids=ids,
+        shards=found.where,
+        count=found.count,
+        ids=sorted(found.ids),
         why=(
             f"These ids are above all tickets, in a residue class (offset {offsets}) that no ticket server of"
             " this pool owns: the AUTO_INCREMENT of a table that was taken over has run ahead of the tickets, or the "
@@ -407,19 +405,45 @@ def _unowned(
     )
 
 
+@dataclass
+class _NotIssued:
+    """The ids above the tickets of their residue classes.
+
+    Attributes:
+        where: the sources that have them.
+        offsets: their residue classes.
+        count: how many there are.
+        ids: the first of them in each source.
+    """
+
+    where: list[str] = field(default_factory=list[str])
+    offsets: set[int] = field(default_factory=set[int])
+    count: int = 0
+    ids: list[int] = field(default_factory=list[int])
+
+
 def _above(
-    bounds: Mapping[int, int], stride: int, sources: Sequence[Source]
-) -> tuple[list[str], int, list[int]]:
-    """The sources with ids above the bound of their residue class, the number of these ids, and the first of them."""
-    count, ids, where = 0, list[int](), list[str]()
-    for source in sources:
+    bounds: Mapping[int, int], pool: TicketPool, sources: Sequence[Source], sequence: str
+) -> _NotIssued:
+    """The ids above the bounds of their residue classes.
+
+    Clients draw and insert while the ids are read. So it asks the ticket servers again after each page that has such
+    ids.
+    """
+    found, stride = _NotIssued(), pool.stride
+    for source in sources if bounds else ():
         for page in source.pages(min(bounds.values())):
             mine = [i for i in page if i > bounds.get(i % stride, i)]
-            count += len(mine)
-            ids += mine[: MAX_EXAMPLES - len(ids)]
-            if mine and source.name not in where:
-                where.append(source.name)
-    return where, count, sorted(ids)
+            if mine:
+                issued = _issued(inspect_pool(pool, [sequence], with_found=False), sequence)
+                bounds = {**bounds, **_bounds(issued, stride, bounds)}
+                mine = [i for i in mine if i > bounds[i % stride]]
+            found.count += len(mine)
+            found.ids += mine[: MAX_EXAMPLES - len(found.ids)]
+            found.offsets.update(_offset(i % stride, stride) for i in mine)
+            if mine and source.name not in found.where:
+                found.where.append(source.name)
+    return found
 
 
 def _counting(sources: Iterable[Source]) -> Iterator[Anomaly]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,28 @@ def test_audit_of_a_server_without_a_table_says_so(site: Site) -> None:
     kinds = [anomaly["kind"] for anomaly in report["anomalies"]]
     assert kinds == ["duplicate", "not compared", "not compared"]
     assert all("sqla-tickets create photos" in a["fix"] for a in report["anomalies"][1:])
+
+
+@KINDS
+def test_tickets_drawn_during_an_audit_are_not_foreign(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client inserts rows in every shard each time the audit begins to read one."""
+    site.insert(3, foreign := 5_000_000_000_001)
+    read = Shard.pages
+
+    def pages(self: Shard, where: TicketColumn, above: int | None = None) -> Iterator[list[int]]:
+        for n in range(SHARDS):
+            site.insert(n, site.pool.servers[0].draw("photos", 1)[0][0])
+        return read(self, where, above)
+
+    monkeypatch.setattr(Shard, "pages", pages)
+    (anomaly,) = audit(site.pool, site.shards, [PHOTOS]).anomalies
+    assert (anomaly.kind, anomaly.ids, anomaly.shards) == (
+        "foreign",
+        [foreign],
+        [str(site.shards[3])],
+    )
 
 
 @pytest.mark.app_databases("sqlite")
