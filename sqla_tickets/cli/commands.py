@@ -327,6 +327,23 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
     return names
 
 
+def _planned(names: Iterable[str], plan: Callable[[str], plans.Plan]) -> list[plans.Plan]:
+    """A plan for each sequence. One that cannot be made does not stop the others.
+
+    Raises:
+        TicketError: the only plan cannot be made.
+    """
+    found: list[plans.Plan] = []
+    for name in names:
+        try:
+            found.append(plan(name))
+        except TicketError as error:
+            found.append(plans.impossible(name, error))
+    if len(found) == 1 and found[0].refusal:
+        raise found[0].refusal
+    return found
+
+
 @cli.command("next")
 @click.argument("sequence", type=sequence_name)
 @click.option(
@@ -403,7 +420,7 @@ def raise_(
             for name in sequences if above is None else ():
                 if not on_shards.knows(name):
                     raise TicketArgumentError(on_shards.unknown(name)[0])
-            steps = [plans.raise_(pool, name, above or 0, on_shards) for name in names]
+            steps = _planned(names, lambda name: plans.raise_(pool, name, above or 0, on_shards))
         execute(steps, asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
 
 
@@ -516,20 +533,11 @@ def restore(
         with spinner(asked):
             names = _named(pool, sequences)
             on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
-            steps = [_restored(pool, name, on_shards, offset, margin) for name in names]
-        if len(steps) == 1 and steps[0].refusal:
-            raise steps[0].refusal
+            steps = _planned(
+                names,
+                lambda name: plans.restore(pool, name, on_shards, offset=offset, margin=margin),
+            )
         execute(steps, asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
-
-
-def _restored(
-    pool: TicketPool, name: str, on_shards: ShardIds, offset: int | None, margin: int | None
-) -> plans.Plan:
-    """The plan for one sequence, which may be impossible."""
-    try:
-        return plans.restore(pool, name, on_shards, offset=offset, margin=margin)
-    except TicketError as error:
-        return plans.impossible(name, error)
 
 
 @cli.command()

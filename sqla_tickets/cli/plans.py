@@ -92,7 +92,11 @@ class PartlyDone(TicketError):
 
 
 def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan:
-    """Raise every server above a number and above every id on the shards."""
+    """Raise every server above a number and above every id on the shards.
+
+    Raises:
+        TicketError: a server cannot be raised.
+    """
     largest = on_shards.largest_ids(name)
     highest = max(above, *(number for number, _ in largest), 0)
     lines = [f"{text}: {number}" for number, text in largest]
@@ -107,6 +111,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         number = _number(server, name, state)
         action = "stays" if number > highest else f"is raised above {highest}{until_then}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
+    operations.check_raise(pool, name, highest)
     lines += [
         f"NOT ENOUGH for {status.server}: {_why_refused(status, on_shards.with_shards)}"
         for status in _refused(pool, name)
@@ -390,6 +395,7 @@ def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError,
     database = server.engine.url.database
     try:
         lacking = server.do(name, tombstones.lacking_privileges, name, database, "draw")
+        server.do(name, tombstones.check_raise, name, above)
     except TicketError as error:
         return f"{NOT_POSSIBLE}: {error}"
     if lacking:

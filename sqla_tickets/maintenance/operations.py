@@ -248,10 +248,21 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
     """
     name = name_of_sequence(name)
     whole_number(f"the sequence {name!r}: above", above, 0, largest_ticket(64) - 1)
-    refuse_to_meet(pool, name, above, joined_above(pool, name))
+    check_raise(pool, name, above)
     for handle in handles(pool, name):
         handle.raise_above(above)
     pool._marks.of(name).write_raised(above)
+
+
+def check_raise(pool: Servers, name: str, above: int) -> None:
+    """Check that every server can be raised above a number, and change nothing.
+
+    Raises:
+        TicketError: as `raise_above` raises it.
+    """
+    refuse_to_meet(pool, name, above, joined_above(pool, name))
+    for handle in handles(pool, name):
+        handle.run(tombstones.check_raise, above)
 
 
 def joined_above(pool: Servers, name: str) -> int:

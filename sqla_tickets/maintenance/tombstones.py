@@ -316,13 +316,7 @@ def raise_above(
             the number.
     """
     number = seed(above + 1, context.stride, context.offset)
-    found = inspection.active_table(context, name)
-    if above >= found.largest:
-        raise TicketArgumentError(
-            f"the numbers of {name!r} on {context.server} end at {found.largest}: it cannot be raised above"
-            f" {above}. Widen its column first"
-        )
-    number_now = inspection.number(context, name, found.layout, found.stub) or 0
+    number_now = _number_below(context, name, above)
     if number_now >= number:
         return number_now
     keeps_marks = _joins_known(context, name) is not None
@@ -338,6 +332,29 @@ def raise_above(
         else:
             _draw_up_to(context, name, number, found.stub)
         return stands or 0
+
+
+def check_raise(context: StatementContext, name: str, above: int) -> None:
+    """Check that `raise_above` can raise the table above a number, and change nothing.
+
+    Raises:
+        TicketTableError: as `raise_above` raises it.
+    """
+    number = seed(above + 1, context.stride, context.offset)
+    number_now = _number_below(context, name, above)
+    if number_now < number and _joins_known(context, name) is not None:
+        _refuse_to_meet(context, name, number_now, number)
+
+
+def _number_below(context: StatementContext, name: str, above: int) -> int:
+    """The table's number; raises if its column cannot hold a larger one than ``above``."""
+    found = inspection.active_table(context, name)
+    if above >= found.largest:
+        raise TicketArgumentError(
+            f"the numbers of {name!r} on {context.server} end at {found.largest}: it cannot be raised above"
+            f" {above}. Widen its column first"
+        )
+    return inspection.number(context, name, found.layout, found.stub) or 0
 
 
 def joined_above(context: StatementContext, name: str) -> int | None:

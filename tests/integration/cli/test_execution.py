@@ -204,6 +204,8 @@ def test_restore_does_not_ask_if_nothing_can_be_done(
 
 def test_raise_of_several_does_what_it_can(pool: TicketPool, on: list[str]) -> None:
     pool.create_table("people", bits=32)
+    dry = run_cli("raise", "people", "photos", "--above", 2**40, *on, "--dry-run")
+    assert (dry.code, dry.text.count("NOT POSSIBLE")) == (1, 1)
     done = run_cli("raise", "people", "photos", "--above", 2**40, *on)
     assert done.code == 3
     assert "NOT DONE: people: " in done.text

@@ -842,3 +842,17 @@ def test_raise_during_growth_uses_half_of_the_gap_at_most(pools: Pools) -> None:
     resize.finish(new, "photos")
     new.raise_above("photos", 9000)
     assert min(new.next_ids("photos", 9)) > 9000
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb")
+@pytest.mark.parametrize("above", [4000, 9000])
+def test_raise_during_growth_has_no_plan_where_it_is_refused(
+    pools: Pools, urls: list[URL], above: int
+) -> None:
+    """Above half of the gap, and above where the new servers began."""
+    resize.begin(*pools, "photos", gap=5000)
+    command = ["raise", "photos", "--above", str(above), *options(urls[:2])]
+    dry, done = run_cli(*command, "--dry-run"), run_cli(*command)
+    assert (done.code, dry.code) == (3, 3), dry.text
+    assert dry.text == done.text
+    assert "with a larger stride than 2" in dry.text
