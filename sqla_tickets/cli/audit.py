@@ -169,6 +169,7 @@ def audit(
         *_duplicates(scan, sources, named(sequence, inspection.pool.name)),
         *_not_compared(inspection, report),
         *_set_back(inspection, sequence),
+        *_joined(inspection, report),
         *_not_issued(inspection, scan, report, sources),
         *_counting(sources),
     ]
@@ -325,6 +326,27 @@ def _set_back_ones(inspection: PoolInspection, sequence: str) -> list[TableStatu
     return [s for s in statuses if s is not None and s.state in ("set back", "quarantined")]
 
 
+def _joined_above(inspection: PoolInspection, sequence: str) -> int | None:
+    """The number above which servers with a larger stride issue the numbers; None if none has joined."""
+    shown = [server.larger_joined.get(sequence) for server in inspection.servers]
+    return min((number for number in shown if number), default=None)
+
+
+def _joined(inspection: PoolInspection, report: Report) -> Iterator[Anomaly]:
+    """The ids of servers that have joined with a larger stride, of which this pool knows nothing."""
+    joined = _joined_above(inspection, report.sequence)
+    if joined and (report.largest or 0) > joined:
+        yield Anomaly(
+            kind="not compared",
+            why=(
+                f"There are ids above {joined}, where servers with a larger stride than"
+                f" {inspection.pool.stride} joined: the pool grows. This configuration does not know what they have"
+                " issued."
+            ),
+            fix="Run sqla-tickets grow --finish, then audit, both with the new configuration.",
+        )
+
+
 def _not_issued(
     inspection: PoolInspection,
     scan: _Scan,
@@ -335,11 +357,18 @@ def _not_issued(
     pool, sequence = inspection.pool, report.sequence
     bounds = _bounds(report.high_waters, pool.stride, scan.largest_of)
     above = {residue: high for residue, high in bounds.items() if scan.largest_of[residue] > high}
+    joined = _joined_above(inspection, sequence)
     is_owned = {residue: _offset(residue, pool.stride) in report.high_waters for residue in above}
-    unowned = _above(
-        {r: high for r, high in above.items() if not is_owned[r]}, pool, sources, sequence
+    unowned, foreign = (
+        _above(
+            {residue: high for residue, high in above.items() if is_owned[residue] == owned},
+            pool,
+            sources,
+            sequence,
+            joined,
+        )
+        for owned in (False, True)
     )
-    foreign = _above({r: high for r, high in above.items() if is_owned[r]}, pool, sources, sequence)
     if unowned.count:
         yield _unowned(inspection, unowned, sources, sequence)
     if foreign.count:
@@ -352,7 +381,9 @@ def _not_issued(
                 "These ids are above every ticket that their server is known to have issued: another "
                 "program inserts ids, which tickets will repeat, or the server was set back."
             ),
-            fix=_repair(inspection, sequence, foreign.offsets, max(scan.largest_of.values())),
+            fix=_repair(
+                inspection, sequence, foreign.offsets, max(foreign.largest, unowned.largest)
+            ),
         )
 
 
@@ -413,19 +444,25 @@ class _NotIssued:
         where: the sources that have them.
         offsets: their residue classes.
         count: how many there are.
+        largest: the largest of them; 0 if there is none.
         ids: the first of them in each source.
     """
 
     where: list[str] = field(default_factory=list[str])
     offsets: set[int] = field(default_factory=set[int])
     count: int = 0
+    largest: int = 0
     ids: list[int] = field(default_factory=list[int])
 
 
 def _above(
-    bounds: Mapping[int, int], pool: TicketPool, sources: Sequence[Source], sequence: str
+    bounds: Mapping[int, int],
+    pool: TicketPool,
+    sources: Sequence[Source],
+    sequence: str,
+    joined: int | None,
 ) -> _NotIssued:
-    """The ids above the bounds of their residue classes.
+    """The ids above the bounds of their residue classes, up to where servers with a larger stride joined.
 
     Clients draw and insert while the ids are read. So it asks the ticket servers again after each page that has such
     ids.
@@ -433,12 +470,15 @@ def _above(
     found, stride = _NotIssued(), pool.stride
     for source in sources if bounds else ():
         for page in source.pages(min(bounds.values())):
-            mine = [i for i in page if i > bounds.get(i % stride, i)]
+            mine = [
+                i for i in page if i > bounds.get(i % stride, i) and (joined is None or i <= joined)
+            ]
             if mine:
                 issued = _issued(inspect_pool(pool, [sequence], with_found=False), sequence)
                 bounds = {**bounds, **_bounds(issued, stride, bounds)}
                 mine = [i for i in mine if i > bounds[i % stride]]
             found.count += len(mine)
+            found.largest = max([found.largest, *mine])
             found.ids += mine[: MAX_EXAMPLES - len(found.ids)]
             found.offsets.update(_offset(i % stride, stride) for i in mine)
             if mine and source.name not in found.where:

@@ -856,3 +856,34 @@ def test_raise_during_growth_has_no_plan_where_it_is_refused(
     assert (done.code, dry.code) == (3, 3), dry.text
     assert dry.text == done.text
     assert "with a larger stride than 2" in dry.text
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb")
+def test_audit_during_growth_calls_no_id_of_the_new_servers_foreign(
+    pools: Pools, urls: list[URL], tmp_path: Path
+) -> None:
+    """The old configuration does not know what they have issued; the new one does, at the end."""
+    old, new = pools
+    resize.begin(old, new, "photos", gap=5000)
+    ids = [*old.servers[0].draw("photos", 3)[0]]
+    shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
+    rows = ", ".join(f"({i})" for i in ids)
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", f"INSERT INTO photos VALUES {rows}")
+    shards = ("--shard", shard.render_as_string(False))
+    assert run_cli("audit", *options(urls[:2]), *shards).code == 0
+    for server in new.servers[2:]:
+        (block,) = server.draw("photos", 3)
+        run(shard, *(f"INSERT INTO photos VALUES ({i})" for i in block))
+    foreign = ids[-1] + 400
+    run(shard, f"INSERT INTO photos VALUES ({foreign})")
+    found = run_cli("audit", *options(urls[:2]), *shards, "--json")
+    assert found.code == 1
+    anomalies = {a["kind"]: a for a in found.json["audit"][0]["anomalies"]}
+    assert anomalies.keys() == {"not compared", "foreign"}
+    assert anomalies["foreign"]["ids"] == [foreign]
+    assert f"--above {foreign}," in anomalies["foreign"]["fix"]
+    assert "the pool grows" in anomalies["not compared"]["why"]
+    assert "sqla-tickets grow --finish" in anomalies["not compared"]["fix"]
+    run(shard, f"DELETE FROM photos WHERE id = {foreign}")
+    assert run_cli("grow", "--finish", "--quiet", 0, *options(urls)).code == 0
+    assert run_cli("audit", *options(urls), *shards).code == 0
