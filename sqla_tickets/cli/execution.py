@@ -21,6 +21,9 @@ from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
 from .waiting import Asked, spinner
 
+#: The last step while something is not done: what follows is true only when all is.
+REPEAT: Final = "repair what is not done, as said above, then run the same command again"
+
 
 @dataclass
 class _Outcome:
@@ -98,17 +101,20 @@ def execute(
 
 
 def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
-    """The operator's next steps: those of plans that did something, and the repairs of all.
+    """The operator's next steps: the repairs; and if everything is done, what follows.
 
     A step that differs only in the sequence's name comes once.
     """
     steps = [(plan, step) for plan in plans for step in plan.repairs]
-    steps += [(plan, step) for plan in plans if plan not in done.idle for step in plan.following]
+    if not done.failures:
+        steps += [
+            (plan, step) for plan in plans if plan not in done.idle for step in plan.following
+        ]
     named = [(next(iter(plan.steps), ""), [step]) for plan, step in steps]
     return [
         f"{_sentence(step)} The same for {few_of(others)}" if others and name in step else step
         for name, (step,), others in _alike(named, is_short=True)
-    ]
+    ] + [REPEAT] * bool(done.failures)
 
 
 def _is_agreed() -> bool:

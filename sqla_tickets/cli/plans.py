@@ -52,7 +52,7 @@ class Plan:
         steps: a line for each step, by sequence; steps for all sequences have an empty name.
         run: makes the change, and returns the guarantees from now on, as read from the servers. It can be called
             again after an error: finished steps are kept.
-        following: the operator's next steps when something was done.
+        following: the operator's next steps when all of every plan is done.
         repairs: the operator's steps for what cannot be done.
         refusal: why it could not be planned; None if it could.
         is_possible: whether some of it can be done.

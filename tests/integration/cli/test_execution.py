@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
-from tests.support.command_line import run_cli
+from sqla_tickets.maintenance import operations
+from tests.support.command_line import options, run_cli
 from tests.support.draws import run
 from tests.support.terminal import in_a_terminal, read_until
 
@@ -182,6 +183,27 @@ def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: 
     assert text.count("NOT DONE") == 2
     assert run_cli("create", "albums", *on).code == 0
     assert run_cli("restore", "albums", "--offset", 1, *on).code == 0
+
+
+def test_restore_in_part_has_only_the_repair_as_its_next_step(
+    pool: TicketPool, ticket_urls: list[URL], tmp_path: Path
+) -> None:
+    """The server starts for clients when all of its sequences are restored: one has moved since the backup."""
+    pool.create_table("people")
+    pool.next_ids("photos", 50)
+    backup = Path(str(ticket_urls[0].database)).read_bytes()
+    others = [URL.create("sqlite", database=str(tmp_path / f"media{n}.db")) for n in range(2)]
+    with TicketPool(others, name="media") as media:
+        operations.move(pool, "photos", media)
+    Path(str(ticket_urls[0].database)).write_bytes(backup)
+    done = run_cli("restore", "--offset", 1, *options(ticket_urls))
+    assert done.code == 3
+    assert "Done: from now on, every ticket of 'people'" in done.text
+    assert "NOT DONE: photos: 'photos' has become 'photos' of the pool 'media'" in done.text
+    steps = [line for line in done.text.splitlines() if line.startswith("Next: ")]
+    assert steps == [
+        "Next: repair what is not done, as said above, then run the same command again."
+    ]
 
 
 def test_restore_does_not_ask_if_nothing_can_be_done(
