@@ -599,7 +599,7 @@ def grow(
         with spinner(asked):
             names = _named(pool, sequences, or_nodes=True)
             if finish:
-                plan = plans.finish(pool, names, quiet)
+                plan = plans.finish(pool, names, quiet, _with_shards(pools, shards))
             else:
                 on_shards = ids_on_shards(
                     pool, opened, names, columns, models, are_needed=bool(shards)

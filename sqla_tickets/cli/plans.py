@@ -29,7 +29,7 @@ from ..maintenance.status import State, ask_tables
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
-from ..status.text import EVERY_SHARD, named, restoration, set_back
+from ..status.text import EVERY_SHARD, named, option_of, restoration, set_back
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from ..tables.new_table import seed, stub_of
@@ -641,11 +641,23 @@ def _configuration(pool: TicketPool) -> str:
     return f"{len(pool.servers)} servers in this order, stride {pool.stride}"
 
 
-def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
-    """End a growth: the old servers get the new stride."""
+def finish(
+    new: TicketPool, names: Sequence[str], quiet: float, with_shards: str = EVERY_SHARD
+) -> Plan:
+    """End a growth: the old servers get the new stride.
+
+    If only one server has the old stride, it may have come back from a backup that is older than the growth.
+    """
     for name in names:
         operations.refuse_during_resize(new, name)
     steps = {name: _end_of_growth(new, name, quiet) for name in names}
+    lagging = {server for name in names for server in resize.unfinished(new, name)}
+    restored = [
+        f"if {server} came from a backup: sqla-tickets restore --offset"
+        f" {server.offset}{option_of(new.name)}{with_shards}"
+        for server in lagging
+        if len(lagging) == 1
+    ]
 
     def run() -> list[str]:
         unfinished = {name: resize.unfinished(new, name) for name in names}
@@ -661,7 +673,7 @@ def finish(new: TicketPool, names: Sequence[str], quiet: float) -> Plan:
                 )
         return proofs or [_is_finished(new)]
 
-    return Plan(steps, run, ["run sqla-tickets doctor with the new configuration"])
+    return Plan(steps, run, [*restored, "run sqla-tickets doctor with the new configuration"])
 
 
 def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:

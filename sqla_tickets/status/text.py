@@ -135,10 +135,10 @@ def remedy(state: State, sequence: str, offset: int, pool: str) -> str:
 
 def named(sequence: str, pool: str) -> str:
     """A sequence as a command's arguments name it."""
-    return shlex.quote(sequence) + _option_of(pool)
+    return shlex.quote(sequence) + option_of(pool)
 
 
-def _option_of(pool: str) -> str:
+def option_of(pool: str) -> str:
     """The option that a command needs for a pool; nothing for the one that it takes without."""
     return "" if pool == "default" else f" --pool {shlex.quote(pool)}"
 
@@ -293,7 +293,7 @@ def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
     if status.is_read_only:
         return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (
-        f"Run sqla-tickets restore --offset {status.offset}{_option_of(status.pool)} now{with_shards}. Until then, clients"
+        f"Run sqla-tickets restore --offset {status.offset}{option_of(status.pool)} now{with_shards}. Until then, clients"
         " draw from the other servers."
     )
     if status.state != "quarantined":

@@ -364,6 +364,24 @@ def test_growth_of_a_restored_server_repeats_nothing(
 
 
 @SQLITE
+def test_finish_for_one_restored_server_demands_its_restore(
+    pools: tuple[TicketPool, TicketPool], urls: list[URL]
+) -> None:
+    """A growth ends with several servers; later, one of them comes back from a backup from before."""
+    old, new = pools
+    file = Path(str(urls[1].database))
+    backup = file.read_bytes()
+    resize.begin(old, new, "photos")
+    finish = ["grow", "--finish", "--quiet", "0", *options(urls)]
+    step = f"if {old.servers[1]} came from a backup: sqla-tickets restore --offset 2, with --shard"
+    ended = run_cli(*finish)
+    assert (ended.code, step in ended.text) == (0, False)
+    file.write_bytes(backup)
+    again = run_cli(*finish)
+    assert (again.code, step in again.text) == (0, True), again.text
+
+
+@SQLITE
 def test_growth_under_way_refuses_renames_and_moves(urls: list[URL], open_pool: OpenPool) -> None:
     """The servers that joined have the sequence by the name, and in the pool, of before."""
     old = open_pool(urls[:2], 2)
