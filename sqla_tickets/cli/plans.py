@@ -184,25 +184,41 @@ def create(
     bits: int,
     with_shards: str = EVERY_SHARD,
 ) -> Plan:
-    """Create missing tables, and verify the others."""
+    """Create missing tables, and verify the others.
+
+    Raises:
+        TicketError: a server failed.
+    """
     lines: list[str] = []
-    for server, state in operations.table_states(pool, name).items():
+    missing: list[TicketServer] = []
+    states = operations.table_states(pool, name)
+    for state in states.values():
         if isinstance(state, TicketError):
             raise state
+    above = operations.begins_above(pool, name, start=start)
+    begins = f"with no ticket below {start}"
+    if above >= start:
+        begins = f"above {above}, or higher if tickets are drawn until then"
+    for server, state in states.items():
         if state is None:
-            lines.append(f"create {name!r} on {server}, {bits} bits, with no ticket below {start}")
+            missing.append(server)
+            lines.append(f"create {name!r} on {server}, {bits} bits, {begins}")
         elif isinstance(state, Tombstone) and not state.end:
             lines.append(f"{NOT_POSSIBLE}: {name!r} on {server} is closed ({state.kind})")
         elif isinstance(state, Tombstone):
-            lines.append(
-                f"create {name!r} on {server} above {state.high_water}, where it was {state.kind}"
-            )
-        else:
+            missing.append(server)
+            lines.append(f"create {name!r} on {server} {begins}, where it was {state.kind}")
+        elif isinstance(state, ActiveTable):
             lines.append(f"verify {name!r} on {server}, at {state.number}")
+
+    def proof(servers: Sequence[TicketServer]) -> str:
+        created = [server for server in servers if server in missing]
+        if created and above >= start:
+            return _proof_above(pool, name, above, created)
+        return _proof_above(pool, name, start - 1, servers)
 
     def run() -> list[str]:
         pool.create_table(name, layout=layout, start=start, bits=bits)
-        proof = functools.partial(_proof_above, pool, name, start - 1)
         return [_proof_where_accepted(pool, name, proof, with_shards)]
 
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])

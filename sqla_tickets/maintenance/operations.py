@@ -109,15 +109,15 @@ def create(
     if _is_elsewhere(name, states):
         return False
     _refuse_foreign_in_part(states)
-    dropped = [s.high_water for s in states.values() if isinstance(s, Tombstone)]
-    first = max(start or 1, above + 1, *(high + 1 for high in dropped))
-    lost = max(_lost_below(states), _lost_by_marks(pool, name, states, first))
+    first = _first(states, start or 1, above)
+    is_lost = _is_lost(states)
+    known = pool._marks.of(name).prepare(opens_above=first if is_lost else None)
     before: list[FoundTable] = [*states.values()]
-    earlier = None if any(before) else pool._marks.of(name).of_other_strides()
+    earlier = _of_other_strides(pool, name, states)
     if earlier is not None:
         # no tombstone is left, and another stride was in use, which nothing records
         before.append(Tombstone("dropped", pool.name, name, earlier, "counter"))
-        lost = max(lost, earlier + pool._marks.margin if earlier else 0)
+    lost = _lost_above(pool, states, first, known if is_lost else 0, earlier or 0)
     if lost >= first:
         log.warning(
             "%r is missing on a server of the pool %r, although its peers have marks of it: the new table begins "
@@ -176,13 +176,58 @@ def metadata_statement(handle: TableHandle, state: ActiveTable) -> str:
     return f"ALTER TABLE `{handle.sequence}` COMMENT='{metadata}'"
 
 
-def _lost_by_marks(
-    pool: Servers, name: str, states: Mapping[TableHandle, FoundTable], first: int
+def begins_above(pool: Servers, name: str, *, start: int = 1) -> int:
+    """The number above which `create` would open missing tables now. Changes nothing.
+
+    If clients draw until then, `create` opens them above a larger one.
+
+    Raises:
+        TicketError: a server failed.
+    """
+    states = {handle: handle.inspect() for handle in handles(pool, name)}
+    first = _first(states, start, 0)
+    known = pool._marks.of(name).largest() if _is_lost(states) else 0
+    earlier = _of_other_strides(pool, name, states)
+    return max(first - 1, _lost_above(pool, states, first, known, earlier or 0))
+
+
+def _first(states: Mapping[TableHandle, FoundTable], start: int, above: int) -> int:
+    """The smallest ticket of a new table, by the arguments and the tombstones."""
+    dropped = [state.high_water for state in states.values() if isinstance(state, Tombstone)]
+    return max(start, above + 1, *(high + 1 for high in dropped))
+
+
+def _is_lost(states: Mapping[TableHandle, FoundTable]) -> bool:
+    """Whether a server has no table that can be drawn from."""
+    return any(not isinstance(state, ActiveTable) for state in states.values())
+
+
+def _of_other_strides(
+    pool: Servers, name: str, states: Mapping[TableHandle, FoundTable]
+) -> int | None:
+    """The largest mark of other strides, where no server has anything of the sequence; None if there is none."""
+    return None if any(states.values()) else pool._marks.of(name).of_other_strides()
+
+
+def _lost_above(
+    pool: Servers,
+    states: Mapping[TableHandle, FoundTable],
+    first: int,
+    known: int,
+    earlier: int,
 ) -> int:
-    """The number above which a lost table may begin, by the marks; else 0."""
-    is_lost = any(not isinstance(state, ActiveTable) for state in states.values())
-    known = pool._marks.of(name).prepare(opens_above=first if is_lost else None)
-    return known + pool._marks.margin if is_lost and known >= first else 0
+    """The number above which a lost table begins, by the other servers and the marks; 0 if nothing was lost.
+
+    Args:
+        pool: the servers' pool.
+        states: their tables.
+        first: the smallest ticket of a table that was not lost.
+        known: the largest mark.
+        earlier: the largest mark of another stride; 0 if there is none.
+    """
+    margin = pool._marks.margin
+    by_marks = known + margin if known >= first else 0
+    return max(_lost_below(states), by_marks, earlier + margin if earlier else 0)
 
 
 def _lost_below(states: Mapping[TableHandle, FoundTable]) -> int:

@@ -15,6 +15,8 @@ from sqlalchemy import URL, create_engine
 from sqlalchemy.pool import NullPool
 
 from sqla_tickets import TicketPool, TicketTableMoved
+from sqla_tickets.high_water.statements import MARKS
+from sqla_tickets.maintenance import operations
 from tests.support.command_line import Done, options, run_cli
 from tests.support.draws import OpenPool, draw_from, run
 from tests.support.servers import ServerFixtures
@@ -145,6 +147,25 @@ def test_create(pool: TicketPool, on: list[str], ticket_urls: list[URL]) -> None
 
 
 @SQLITE
+def test_create_of_a_lost_table_tells_where_it_begins(
+    pool: TicketPool, on: list[str], ticket_urls: list[URL]
+) -> None:
+    """Above the peers' marks, which are above the numbers of all servers that are left."""
+    pool.servers[1].draw("photos", 300_000)
+    pool._marks.flush()
+    run(ticket_urls[1], "DROP TABLE photos", f"DROP TABLE {MARKS}")
+    dry = run_cli("create", "photos", "--dry-run", *on)
+    (above,) = re.findall(r"create 'photos' on .*, 64 bits, above (\d+), or higher", dry.text)
+    assert int(above) > 600_000
+    assert operations.table_states(pool, "photos")[pool.servers[1]] is None
+    done = run_cli("create", "photos", *on)
+    assert done.code == 0, done.text
+    created = pool.servers[1]
+    assert f"every ticket of 'photos' from {created} is above {above}: the next is " in done.text
+    (block,) = created.draw("photos", 1)
+    assert int(above) < block[0] <= int(above) + 4
+
+
 def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
