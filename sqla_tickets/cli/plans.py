@@ -667,12 +667,12 @@ def finish(
     for name in names:
         operations.refuse_during_resize(new, name)
     steps = {name: _end_of_growth(new, name, quiet) for name in names}
-    lagging = {server for name in names for server in resize.unfinished(new, name)}
+    behind = {server for name in names for server in resize.unfinished(new, name)}
     restored = [
         f"if {server} came from a backup: sqla-tickets restore --offset"
         f" {server.offset}{option_of(new.name)}{with_shards}"
-        for server in lagging
-        if len(lagging) == 1
+        for server in behind
+        if len(behind) == 1
     ]
 
     def run() -> list[str]:

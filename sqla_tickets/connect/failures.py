@@ -29,7 +29,7 @@ IS_IT_RUNNING = "check that it is running, and reachable from here."
 _OF_THE_SERVER = {
     ErrorKind.DATABASE_MISSING: "load its backup, or create the database.",
     ErrorKind.READ_ONLY: "check whether it was demoted: a ticket server must take writes.",
-    ErrorKind.ACCESS_DENIED: "check the user and the password in its URL.",
+    ErrorKind.ACCESS_DENIED: "check the user and the password in its URL. On a new server, create its users.",
     ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",
     ErrorKind.DISK_FULL: "free some.",
     ErrorKind.KILLED: "find what kills statements there, such as a statement time limit.",
@@ -102,7 +102,8 @@ def failure_of(
         advice = _OF_THE_SERVER.get(kind, IS_IT_RUNNING)
         if kind is ErrorKind.DISCONNECTED and _NOT_VERIFIED.search(said):
             advice = "its certificate does not name the host in its URL, or is not from the authority named there."
-        return TicketServerError(f"{server}: {kind.value}{said}: {advice}")
+        what = "the server refuses this user" if kind is ErrorKind.ACCESS_DENIED else kind.value
+        return TicketServerError(f"{server}: {what}{said}: {advice}")
     error_class, advice = _OF_THE_TABLE[kind]
     if kind is ErrorKind.ACCESS_DENIED and error is not None:
         advice = dialect.missing_grant(error, url.database, url.username) or advice

@@ -20,6 +20,7 @@ State = Literal[
     "busy",
     "down",
     "no database",
+    "no login",
     "read-only",
     "set back",
     "quarantined",
@@ -244,6 +245,8 @@ def _status(
 
 def state_after(error: TicketError) -> State:
     """The state of a table after an error."""
+    if error.kind == "access_denied" and isinstance(error, TicketServerError):
+        return "no login"  # else a privilege on the table is missing
     return _STATES.get(error.kind, "unfit")
 
 

@@ -62,7 +62,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
     waiting = [label_of(s) for key, s in wanted.items() if key in busy - drawn_from]
     # clients configured otherwise may draw
-    has_unfit = any(s.state in ("unfit", "growing") or _is_at_gap(s) for s in statuses)
+    has_unfit = any(s.state in ("unfit", "growing", "no login") or _is_at_gap(s) for s in statuses)
     if not wanted and not ill:
         ids = "There are no sequences: create one, or name a foreign table."
         if statuses:
@@ -106,6 +106,8 @@ def _is_at_gap(s: TableStatus) -> bool:
 
 #: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
+    "no login": "Check the user and the password in the server's URL. On a new server, create the users (docs:"
+    " operate/security): sqla-tickets grants prints their privileges.",
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
@@ -119,7 +121,7 @@ _REMEDIES: Final[dict[State, str]] = {
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
 #: States of a whole server, for which no sequence is named.
-_OF_THE_SERVER: Final = ("down", "no database", "read-only")
+_OF_THE_SERVER: Final = ("down", "no database", "no login", "read-only")
 
 
 def remedy(state: State, sequence: str, offset: int, pool: str) -> str:

@@ -277,8 +277,13 @@ def test_a_server_that_refuses_the_password_is_not_down(
 ) -> None:
     urls = [ticket_urls[0], ticket_urls[1].set(password="another")]
     done = run_cli("status", *options(urls), "--over", 0)
-    assert done.text.startswith("1 of 2 ticket servers is UNFIT. Ids are still issued.")
+    assert done.text.startswith("1 of 2 ticket servers has NO LOGIN. Ids are still issued.")
     assert "DOWN" not in done.text
+    for shown in (done, run_cli("doctor", *options(urls))):
+        text = " ".join(shown.text.split())
+        assert "The server refuses this user" in text
+        assert "Do: Check the user and the password in the server's URL. On a new server" in text
+        assert "missing privilege" not in text
 
 
 @pytest.mark.ticket_servers("mariadb")

@@ -99,6 +99,11 @@ CASES: list[tuple[State, str, str]] = [
         f"{SERVERS[1]}: it has no such database ((1049, 'x')): load it.",
         "create the users",
     ),
+    (
+        "no login",
+        f"{SERVERS[1]}: the server refuses this user ((1045, 'x')): check the user.",
+        "create the users",
+    ),
     ("read-only", "", "restore --offset 2"),
     ("set back", "", "restore --offset 2"),
     ("quarantined", "", "pool.unquarantine('albums_of_users_"),
@@ -134,7 +139,9 @@ def test_one_finding_for_a_server_and_a_reason(state: State, error: str, fix: st
         assert text.count(SERVERS[1]) == 1, "the message does not say again what stands above it"
         assert ".." not in text
         assert IS_IT_RUNNING not in text, "what to do is said once, below"
-    assert ("and 24 more" in many) == (state not in ("down", "no database", "read-only"))
+    assert ("and 24 more" in many) == (
+        state not in ("down", "no database", "no login", "read-only")
+    )
     assert "more" not in alone
 
 
