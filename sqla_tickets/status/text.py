@@ -169,11 +169,21 @@ EVERY_SHARD: Final = ", with --shard URL for every shard"
 def problems(statuses: Sequence[TableStatus], with_shards: str = EVERY_SHARD) -> list[Problem]:
     """The problems that an operator must solve, for each sequence and server that is not up.
 
+    A move is of the whole sequence, so its servers come together.
+
     Args:
         statuses: the status of every sequence on every server.
         with_shards: what follows the name of a command that reads the shards.
     """
-    return [_problem(s, with_shards) for s in statuses if s.state != "up"]
+    servers: dict[Problem, list[str]] = {}
+    for s in statuses:
+        if s.state != "up":
+            own = "" if s.state == "moved" else s.server
+            servers.setdefault(_problem(s, with_shards)._replace(where=own), []).append(s.server)
+    return [
+        problem._replace(where=", ".join(dict.fromkeys(where)))
+        for problem, where in servers.items()
+    ]
 
 
 def _problem(s: TableStatus, with_shards: str) -> Problem:

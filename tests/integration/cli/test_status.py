@@ -227,7 +227,8 @@ def test_a_pool_that_every_sequence_has_left(
     done = run_cli("status", *on, "--over", 0)
     assert done.code == 0
     assert "Every sequence has MOVED." in done.text
-    assert "'photos' of the pool 'media'" in done.text
+    assert done.text.count("'photos' of the pool 'media'") == 1
+    assert ", ".join(map(str, pool.servers)) in done.text
 
 
 @pytest.mark.ticket_servers("mariadb")
