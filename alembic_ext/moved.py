@@ -63,9 +63,10 @@ def _along_tombstones(
 
 @contextmanager
 def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
-    """Suppress the error of repeating a move that an earlier run has finished."""
+    """Log that a move or a rename is done; suppress the error of repeating one that an earlier run has finished."""
     try:
         yield
+        log.info("%s has become %s", _said(source), _said(target))
     except (CommandError, TicketError):
         if not redirect_paths.has_gone(pools.values(), source, target):
             raise

@@ -273,7 +273,7 @@ def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
     if not op.force and option(context, "drop_tickets") not in ("1", "true", "yes"):
         said = (
             f"the ticket table {op.name!r} is kept, since other shards may draw from it: to drop it, use -x "
-            f"drop_tickets=1 or force=True"
+            f"drop_tickets=1 or force=True, which drop nothing if the sequence has moved or was renamed since"
         )
         if context.as_sql:
             offline.comment(context, said)
@@ -282,7 +282,19 @@ def drop_ticket_table(operations: Operations, op: DropTicketTableOp) -> None:
         return
     offline.refuse(context, op.name, "dropped: its high water is not known")
     with pools_of(context) as pools:
-        maintenance.drop(pool_named(pools, op.pool), op.name)
+        pool = pool_named(pools, op.pool)
+        moved = maintenance.drop(pool, op.name)
+    if moved is None:
+        log.info(
+            "the ticket table %r is dropped on every server of the pool %r", op.name, pool.name
+        )
+    else:
+        log.warning(
+            "the ticket table %r is not dropped, as the sequence is left unchanged: it is now %r of the pool %r",
+            op.name,
+            moved.sequence,
+            moved.pool,
+        )
 
 
 @dataclass(eq=False, kw_only=True)

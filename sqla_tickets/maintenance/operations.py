@@ -251,10 +251,21 @@ def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> 
         )
 
 
-def _is_elsewhere(
-    name: str, states: Mapping[TableHandle, FoundTable], level: int = logging.INFO
-) -> bool:
-    """Whether the sequence has moved or been renamed, as when a migration runs for another shard.
+def _is_elsewhere(name: str, states: Mapping[TableHandle, FoundTable]) -> bool:
+    """Whether the sequence has moved or been renamed, as when a migration runs for another shard; logs where.
+
+    Raises:
+        TicketTableError: it has moved on some servers only.
+    """
+    found = _elsewhere(states)
+    if found is not None:
+        where = f"{found.sequence!r} of the pool {found.pool!r}"
+        log.info("%r is left unchanged: it is now %s", name, where)
+    return found is not None
+
+
+def _elsewhere(states: Mapping[TableHandle, FoundTable]) -> Tombstone | None:
+    """The tombstone that leads to where the sequence has moved; None if it has not.
 
     Raises:
         TicketTableError: it has moved on some servers only.
@@ -263,10 +274,8 @@ def _is_elsewhere(
         if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
             if any(isinstance(each, ActiveTable) for each in states.values()):
                 raise _in_the_way(handle, state)
-            where = f"{state.sequence!r} of the pool {state.pool!r}"
-            log.log(level, "%r is left unchanged: it is now %s", name, where)
-            return True
-    return False
+            return state
+    return None
 
 
 def _in_the_way(handle: TableHandle, tombstone: Tombstone) -> TicketTableError:
@@ -334,20 +343,26 @@ def refuse_to_meet(pool: Servers, name: str, above: int, joined: int) -> None:
         )
 
 
-def drop(pool: Servers, name: str) -> None:
+def drop(pool: Servers, name: str) -> Tombstone | None:
     """Replace the table on every server with a tombstone, so that no more tickets are issued.
 
     The tombstone keeps the high water, and `create` begins above it.
+
+    Returns:
+        None; or the tombstone that leads to the sequence, if it has since moved or been renamed and nothing was
+        dropped.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
-    if _is_elsewhere(name, states, logging.WARNING):
-        return  # a table made from this tombstone later would begin too low
+    elsewhere = _elsewhere(states)
+    if elsewhere is not None:
+        return elsewhere  # a table made from this tombstone later would begin too low
     for handle, state in states.items():
         if state is not None:
             handle.close("dropped", pool.name, name, state)
+    return None
 
 
 # -- convert, rename, move

@@ -108,11 +108,11 @@ def _create_high(pools: Pools, name: str) -> None:
 
 
 #: No ticket is lower after one of these.
-FLOORS: dict[Callable[[Pools, str], None], int] = {_raise: 5001, _create_high: 701}
+FLOORS: dict[Callable[[Pools, str], object], int] = {_raise: 5001, _create_high: 701}
 
 
 #: What is begun, and what another process does at one of its statements.
-PAIRS: dict[str, tuple[Operation, Callable[[Pools, str], None]]] = {
+PAIRS: dict[str, tuple[Operation, Callable[[Pools, str], object]]] = {
     **{f"{name} and the same": (each, each.act) for name, each in EVERY.items()},
     "create and create high": (OPERATIONS["create"], _create_high),
     "create high and create": (
@@ -173,7 +173,7 @@ def two_at_once(
     site: Site,
     others: Sequence[Pools],
     first: Operation,
-    second: Callable[[Pools, str], None],
+    second: Callable[[Pools, str], object],
     name: str,
     at: int,
 ) -> None:
@@ -201,7 +201,7 @@ def two_at_once(
                     continue
         assert len(set(drawn)) == len(drawn), f"at statement {at}: {drawn}"
 
-    def attempt(act: Callable[[Pools, str], None], pools: Pools) -> None:
+    def attempt(act: Callable[[Pools, str], object], pools: Pools) -> None:
         try:
             act(pools, name)
         except TicketError:

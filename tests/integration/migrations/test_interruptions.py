@@ -32,7 +32,7 @@ class Operation:
     """
 
     prepare: Callable[[Pools, str], None]
-    act: Callable[[Pools, str], None]
+    act: Callable[[Pools, str], object]
     issues: Callable[[Pools, str], tuple[TicketPool, str]] | None
 
 

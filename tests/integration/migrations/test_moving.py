@@ -399,7 +399,7 @@ STATEMENTS = {
     "replace": "REPLACE INTO photos (stub) VALUES ('a')",
     "counter": "UPDATE photos SET id = LAST_INSERT_ID(id + 2) WHERE stub = 'c'",
 }
-FENCES: dict[str, Callable[[TicketPool, TicketPool, LayoutName], None]] = {
+FENCES: dict[str, Callable[[TicketPool, TicketPool, LayoutName], object]] = {
     "move": lambda default, media, layout: operations.move(default, "photos", media),
     "rename": lambda default, media, layout: operations.rename(default, "photos", "pictures"),
     "drop": lambda default, media, layout: operations.drop(default, "photos"),
