@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,6 +141,50 @@ def test_restore_after_a_kill_while_the_mark_is_locked_repeats_nothing(site: Sit
     with locked_mark(site.urls[1]) as lock, site.drawn_from(*site.urls):
         lock()
     site.restore()
+
+
+def test_lost_server_without_a_backup_is_created_again(servers: ServerFixtures) -> None:
+    """As the page about repairs says, while a client draws: an empty server under the old address."""
+    both = servers.new_mariadb(), servers.new_mariadb()
+    lost = both[1]
+    lost.stop()
+    lost.copy_data()
+    lost.start()
+    user = "operator"
+    urls = [servers.fresh_database(server) for server in both]
+    urls = [url.set(username=user, database=urls[0].database) for url in urls]
+    for server in both:
+        if server is lost:
+            server.create_database(str(urls[0].database))
+        server.create_user(user, "migrate", str(urls[0].database))
+    on = options(urls)
+    assert run_cli("create", "photos", *on).code == 0
+    with TicketPool(urls) as client:
+        ids = [client.next_id("photos") for _ in range(40)]
+        ids += [i for block in client.servers[1].draw("photos", 500_000) for i in block]
+        client._marks.flush()
+        lost.kill()
+        lost.restore_data()
+        lost.start()
+        ids += [client.next_id("photos") for _ in range(40)]
+        assert "1 of 2 ticket servers has NO LOGIN" in run_cli("status", *on, "--over", 0).text
+        lost.create_user(user, "migrate", str(urls[0].database))
+        assert "1 of 2 ticket servers has NO DATABASE" in run_cli("status", *on, "--over", 0).text
+        lost.create_database(str(urls[0].database))
+        dry = run_cli("create", "photos", *on, "--dry-run")
+        assert re.search(r"create 'photos' on .* \(offset 2\), 64 bits, above \d{7}, or", dry.text)
+        done = run_cli("create", "photos", *on)
+        assert done.code == 0, done.text
+        assert run_cli("doctor", *on).code == 0
+        later: list[int] = []
+
+        def draws_from_it() -> bool:
+            later.append(client.next_id("photos"))
+            return later[-1] % 2 == 0
+
+        until(draws_from_it, PATIENCE)
+        ids += later
+    assert len(set(ids)) == len(ids)
 
 
 @contextmanager
