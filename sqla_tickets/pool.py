@@ -360,10 +360,8 @@ class TicketPool(event.EventTarget):
         if name not in self._redirects:
             try:
                 return self._failover.draw(name, n)
-            except TicketTableMoved as moved:
-                # its advice is for clients without that pool
-                where, _, _ = str(moved).rpartition(": ")
-                log.info("following the sequence %r: %s", name, where)
+            except TicketTableMoved:
+                pass
         return self._draw_redirected(name, n)
 
     def _draw_redirected(self, name: str, n: int) -> list[range]:
@@ -378,6 +376,14 @@ class TicketPool(event.EventTarget):
         drawn, found = _follow(self, name, n)
         if found != (self, name):
             self._redirects[name] = found
+            if found != known:  # a client without that pool has an error instead, at each draw
+                where, there = found
+                log.info(
+                    "following the sequence %r: it is now %r of the pool %r",
+                    name,
+                    there,
+                    where.name,
+                )
         return drawn
 
     def _begin_fetch(self, name: str, fetch: Callable[[], None]) -> bool:

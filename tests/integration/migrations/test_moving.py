@@ -224,6 +224,23 @@ def test_draw_that_follows_a_move_warns_nobody(
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
+def test_client_without_the_new_pool_follows_nothing(
+    default: TicketPool, media: TicketPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of its draws fails; with both pools, a process logs once for each sequence that it follows."""
+    default.create_table("photos")
+    operations.move(default, "photos", media)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            with pytest.raises(TicketTableMoved):
+                default.next_id("photos")
+        assert "following" not in caplog.text
+        metadata = MetaData()
+        with default.attached(metadata), media.attached(metadata):
+            assert len({default.next_id("photos") for _ in range(3)}) == 3
+    assert caplog.text.count("following the sequence 'photos'") == 1
+
+
 def test_two_moves_to_two_pools_at_once(
     default: TicketPool, media: TicketPool, servers: ServerFixtures
 ) -> None:
