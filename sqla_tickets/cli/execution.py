@@ -21,7 +21,7 @@ from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
 from .waiting import Asked, spinner
 
-#: The last step while something is not done: what follows is true only when all is.
+#: The last step when a part is done: what follows is true only when all is.
 REPEAT: Final = "repair what is not done, as said above, then run the same command again"
 
 
@@ -114,7 +114,7 @@ def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
     return [
         f"{_sentence(step)} The same for {few_of(others)}" if others and name in step else step
         for name, (step,), others in _alike(named, is_short=True)
-    ] + [REPEAT] * bool(done.failures)
+    ] + [REPEAT] * bool(done.failures and len(done.idle) < len(plans))
 
 
 def _is_agreed() -> bool:
