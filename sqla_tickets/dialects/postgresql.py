@@ -48,6 +48,8 @@ class PostgreSQL(TicketDialect):
         "57014": ErrorKind.KILLED,  # a cancelled query, statement_timeout
         "53100": ErrorKind.DISK_FULL,
         "53300": ErrorKind.TOO_MANY_CONNECTIONS,
+        "28000": ErrorKind.ACCESS_DENIED,  # pg_hba.conf, or no such role
+        "28P01": ErrorKind.ACCESS_DENIED,  # the password
         "42501": ErrorKind.ACCESS_DENIED,
         "22003": ErrorKind.EXHAUSTED,  # bigint out of range
         "23514": ErrorKind.EXHAUSTED,  # CHECK of the counter row
@@ -59,10 +61,14 @@ class PostgreSQL(TicketDialect):
         "25006": ErrorKind.READ_ONLY,
         "42601": ErrorKind.SYNTAX_ERROR,
     }
-    # its code is that of everything which is not implemented
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {
+        # its code is that of everything which is not implemented
         "cached plan must not change result type": ErrorKind.SCHEMA_MISMATCH,
-        # libpq keeps the code back
+        # libpq keeps the codes of a refused connection back
+        r'fatal: +(.* authentication failed|role ".*" (does not exist|is not permitted)|.*pg_hba\.conf)': (
+            ErrorKind.ACCESS_DENIED
+        ),
+        "no password supplied": ErrorKind.ACCESS_DENIED,  # libpq itself
         r'fatal: +database ".*" does not exist': ErrorKind.DATABASE_MISSING,
     }
 

@@ -272,7 +272,7 @@ def count_connects(monkeypatch: pytest.MonkeyPatch) -> Counter[int | None]:
     return asked
 
 
-@pytest.mark.ticket_servers("mariadb")
+@pytest.mark.ticket_servers("mariadb", "postgresql")
 def test_a_server_that_refuses_the_password_is_not_down(
     pool: TicketPool, ticket_urls: list[URL]
 ) -> None:

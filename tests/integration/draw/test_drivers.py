@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy.util import greenlet_spawn
 
-from sqla_tickets import TicketPool
+from sqla_tickets import NoTicketServer, TicketPool
 from sqla_tickets.dialects import LayoutName
 from tests.support.draws import assert_unique, draw_from, residues
 from tests.support.drivers import Route, routes
-from tests.support.servers import MySQLLike, ServerFixtures
+from tests.support.servers import PASSWORD, USER, MySQLLike, ServerFixtures
 
 # What is asked here depends on the kind of database.
 pytestmark = pytest.mark.every_kind
@@ -66,6 +66,23 @@ def test_a_driver_survives_a_restart(servers: ServerFixtures, route: Route, tmp_
             return ids + draw_from(pool, 1) + draw_from(pool, 2)
 
     assert_unique(route.run(work))
+
+
+@pytest.mark.parametrize(("user", "password"), [(USER, "another"), ("another", PASSWORD)])
+@pytest.mark.parametrize("route", routes("mariadb", "postgresql"), ids=str)
+def test_a_refused_login_is_a_missing_privilege(
+    servers: ServerFixtures, route: Route, user: str, password: str, tmp_path: Path
+) -> None:
+    """The server runs: to start it again would not help."""
+    url = route.fresh_database(servers, tmp_path).set(username=user, password=password)
+
+    def work() -> None:
+        with TicketPool([url]) as pool, pytest.raises(NoTicketServer) as caught:
+            pool.next_id("photos")
+        assert "a missing privilege" in str(caught.value)
+        assert "check the user and the password in its URL" in str(caught.value)
+
+    route.run(work)
 
 
 @pytest.mark.parametrize("route", routes("mariadb", "mysql"), ids=str)
