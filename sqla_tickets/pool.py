@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -523,6 +523,13 @@ class TicketPool(event.EventTarget):
                 and (column.default.pool or "default") == self.name
             }
         )
+
+    def _declarations(self) -> Iterator[object]:
+        """The declarations of ids in the attached MetaDatas that name this pool, of tickets and of others."""
+        for metadata in self._metadatas:
+            for column in _ticket_columns(metadata):
+                if (getattr(column.default, "pool", None) or "default") == self.name:
+                    yield column.default
 
     def declared_sequences(self) -> set[str]:
         """The names of the sequences that the attached MetaDatas declare."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from time import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from .. import concurrency as clock
 from ..arguments import name_of_sequence, whole_number
@@ -92,10 +92,36 @@ class _Ready:
         return 0 if first is None else len(self._all) - self._all.index(first)
 
 
+@runtime_checkable
 class _Declared(Named, Protocol):
     """The declaration of a `SnowflakeSequence`'s ids."""
 
     layout: BitLayout
+    shard: Callable[[Any], int] | None
+
+
+def _layout_of(name: str, declared: Iterable[_Declared], shard: int | None) -> BitLayout:
+    """The layout of a sequence's ids: that of its columns, or the default.
+
+    Raises:
+        TicketArgumentError: the columns have several layouts, or need a shard, or have none.
+    """
+    found = {(each.layout, each.shard is not None) for each in declared}
+    if not found:
+        return SNOWFLAKE if shard is None else INSTAGRAM
+    if len(found) > 1:
+        raise TicketArgumentError(
+            f"the columns of {name!r} declare several layouts: choose one, SnowflakeGenerator(pool, {name!r}, layout)"
+        )
+    ((layout, has_shard),) = found
+    if has_shard != (shard is not None):
+        raise TicketArgumentError(
+            f"ids of {name!r}: its column declares a shard: give the id's shard,"
+            f" SnowflakeGenerator(pool, {name!r}, shard=...)"
+            if has_shard
+            else f"ids of {name!r}: its column declares no shard, found the shard {shard!r}: leave it out"
+        )
+    return layout
 
 
 class SnowflakeGenerator:
@@ -107,15 +133,17 @@ class SnowflakeGenerator:
     Args:
         pool: the pool whose servers lease the node numbers, as its `NodeLeases` say.
         sequence: the sequence's name, or a `SnowflakeSequence`, whose ``layout`` then applies.
-        layout: the layout of the ids; by default ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
+        layout: the layout of the ids; by default that of the sequence's columns in the attached MetaDatas. Without
+            such a column it is ``SNOWFLAKE``, with a shard ``INSTAGRAM``.
         shard: the shard in the node's bits; the leased number then takes the upper half of the sequence's bits.
 
     Attributes:
         name: the sequence's name.
 
     Raises:
-        TicketArgumentError: the shard does not fit its bits, the layout has the node in the lowest bits, or the
-            existing generator is not of this class.
+        TicketArgumentError: the shard does not fit its bits, the layout has the node in the lowest bits, the
+            existing generator is not of this class, or the columns declare several layouts, a shard that is not
+            given, or no shard.
     """
 
     def __new__(
@@ -128,9 +156,12 @@ class SnowflakeGenerator:
         """Return the existing generator, or a new one."""
         if isinstance(sequence, str):
             name = name_of_sequence(sequence)
+            if layout is None:
+                found = (each for each in pool._declarations() if isinstance(each, _Declared))
+                layout = _layout_of(name, (d for d in found if sequence_of(d) == name), shard)
         else:
-            name, layout = sequence_of(sequence), sequence.layout
-        layout = layout or (SNOWFLAKE if shard is None else INSTAGRAM)
+            name = sequence_of(sequence)
+            layout = _layout_of(name, [sequence], shard)
         leases = allocator_of(pool)
         key = name, layout, shard
         made = leases.generators.get(key)

@@ -143,3 +143,56 @@ def test_bad_input(pool: TicketPool) -> None:
     with pytest.raises(TicketArgumentError, match="63 bits, found 70"):
         INSTAGRAM.shard_of(1 << 69)
     assert SNOWFLAKE.shard_of(1541815603606036480) == 378
+
+
+def attached(pool: TicketPool, **columns: SnowflakeSequence) -> MetaData:
+    """A MetaData with a table for each declaration, served by the pool."""
+    metadata = MetaData()
+    for name, declared in columns.items():
+        Table(name, metadata, Column("id", BigInteger, declared, primary_key=True))
+    pool.attach(metadata)
+    return metadata
+
+
+@pytest.mark.parametrize("layout", [SNOWFLAKE, SONYFLAKE, INSTAGRAM], ids=str)
+def test_a_generator_has_the_layout_of_the_attached_column(
+    pool: TicketPool, layout: BitLayout
+) -> None:
+    sequence = SnowflakeSequence(layout=layout)
+    metadata = attached(pool, photos=sequence)
+    generator = SnowflakeGenerator(pool, "photos")
+    assert generator.layout == layout
+    assert SnowflakeGenerator(pool, sequence) is generator
+    assert SnowflakeGenerator(pool, "others").layout == SNOWFLAKE
+    assert SnowflakeGenerator(pool, "photos", SNOWFLAKE).layout == SNOWFLAKE, "it is given"
+    del metadata
+
+
+def test_a_generator_of_a_column_with_shards_needs_the_shard(pool: TicketPool) -> None:
+    """Without it, a leased number would stand where the shard belongs."""
+    sequence = SnowflakeSequence("photos", layout=INSTAGRAM, shard=shard_of_owner)
+    metadata = attached(pool, photos=sequence)
+    for named in ("photos", sequence):
+        with pytest.raises(TicketArgumentError, match=r"declares a shard: give .*shard="):
+            SnowflakeGenerator(pool, named)
+        number = SnowflakeGenerator(pool, named, shard=7).next_id()
+        assert INSTAGRAM.shard_of(number) == 7
+    del metadata
+
+
+def test_a_generator_of_a_column_without_shards_takes_none(pool: TicketPool) -> None:
+    """The shard would be equal to a leased number of the column's own ids."""
+    metadata = attached(pool, photos=SnowflakeSequence(layout=INSTAGRAM))
+    with pytest.raises(TicketArgumentError, match=r"declares no shard, found the shard 7"):
+        SnowflakeGenerator(pool, "photos", shard=7)
+    del metadata
+
+
+def test_a_generator_of_two_layouts_is_told_which(pool: TicketPool) -> None:
+    metadata = attached(
+        pool, photos=SnowflakeSequence(), films=SnowflakeSequence("photos", layout=SONYFLAKE)
+    )
+    with pytest.raises(TicketArgumentError, match="several layouts: choose one"):
+        SnowflakeGenerator(pool, "photos")
+    assert SnowflakeGenerator(pool, "photos", SONYFLAKE).layout == SONYFLAKE
+    del metadata
