@@ -27,7 +27,7 @@ class PoolOptions:
 
     Attributes:
         config: ``alembic.ini`` or ``pyproject.toml``; None for the files in the working folder.
-        servers: URLs; if given, no file is read.
+        servers: URLs; if given, no file is read. The environment's are not given where ``config`` or ``pool`` is.
         stride: the stride of the pool of these URLs; None for the number of servers.
         pool: the name of the pool; None for the default pool, or the only one.
     """

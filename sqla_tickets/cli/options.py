@@ -10,6 +10,7 @@ from typing import IO, Any, Final, NoReturn, TypeVar
 
 import click
 from alembic.util import CommandError
+from click.core import ParameterSource
 from rich.text import Text
 
 from alembic_ext.configuration import expanded
@@ -118,6 +119,9 @@ def pool_options(command: Command) -> Command:
         as_json: bool,
         **rest: object,
     ) -> object:
+        source = click.get_current_context().get_parameter_source("server")
+        if source is ParameterSource.ENVIRONMENT and (config or pool):  # who typed these means them
+            server = ()
         try:
             return command(pools=PoolOptions(config, server, stride, pool), as_json=as_json, **rest)
         except TicketError as error:
@@ -144,7 +148,7 @@ def pool_options(command: Command) -> Command:
             envvar="SQLA_TICKETS_SERVERS",
             show_envvar=True,
             help="A ticket server; repeat the option for each, in the pool's order. In the environment variable,"
-            " separate the URLs with spaces.",
+            " separate the URLs with spaces; --config and --pool leave it out.",
         ),
         click.option(
             "--config",

@@ -116,6 +116,29 @@ def test_it_reads_the_environment(
     assert ask(command, "--json").code == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (["--config", "other.toml"], 0, "b.db"),
+        (["--config", "nowhere.ini"], FAILED, "there is no file nowhere.ini"),
+        (["--config", "other.toml", "--pool", "media"], 0, "m.db"),
+        (["--pool", "default"], 0, "b.db"),
+        (["--server", "sqlite:///b.db", "--pool", "media"], 0, "b.db"),
+        ([], 0, "environment.db"),
+    ],
+)
+def test_options_come_before_the_environment(
+    given: list[str], code: int, said: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a command would show, or change, other servers than those that its line names."""
+    monkeypatch.setenv("SQLA_TICKETS_SERVERS", "sqlite:///environment.db")
+    (project / "other.toml").write_text(FILES["pyproject.toml"])
+    (project / "alembic.ini").write_text(FILES["alembic.ini"])
+    done = run_cli("create", "people", "--dry-run", *given)
+    assert (done.code, said in done.text) == (code, True), done.text
+    assert ("environment.db" in done.text) is (said == "environment.db")
+
+
 #: The commands that read the application's databases, with what they need besides.
 READING_SHARDS = {
     "audit": [],
