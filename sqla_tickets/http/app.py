@@ -106,6 +106,7 @@ class _Endpoints:
         name: str = request.path_params["name"]
         try:
             self._check_may(request, name)
+            await _check_has_no_body(request)
             n, numbers = self._arguments(request)
             blocks = await self._service.reserve(name, n)
             records = [_record(block, numbers) for block in blocks]
@@ -266,6 +267,24 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
         )
     first = str(block[0]) if numbers == "string" else block[0]
     return {"first": first, "step": block.step, "count": len(block)}
+
+
+async def _check_has_no_body(request: Request) -> None:
+    """Check that a request has no body: what is in it would not be read.
+
+    Raises:
+        Problem: it has one.
+    """
+    headers = request.headers
+    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+        async for part in request.stream():
+            if part:
+                raise Problem(
+                    400,
+                    "invalid_parameters",
+                    "A request for tickets has no body; this one has.",
+                    "Send n and numbers in the URL, as in ?n=5.",
+                )
 
 
 def _check_not_from_a_page(request: Request) -> None:

@@ -65,9 +65,7 @@ def after(error: TicketError, sequence: str) -> Problem:
             "Ask an operator to widen its numbers; sqla-tickets status shows how many are left. If servers have joined"
             " its pool, the service needs the configuration with all of them.",
         )
-    return unavailable(
-        f"No ticket server issues tickets of the sequence {sequence!r} now ({error.kind})."
-    )
+    return unavailable(f"No ticket server issues tickets of the sequence {sequence!r} now.")
 
 
 def unavailable(detail: str) -> Problem:

@@ -85,6 +85,7 @@ def test_no_server_left_is_503_with_retry_after(
     assert refused.headers["content-type"] == "application/problem+json"
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json["kind"] == "unavailable"
+    assert "(" not in refused.json["detail"], "a word of this package says nothing to a client"
     assert "send the request again" in refused.json["next_step"].lower()
     assert str(both[0].port) not in refused.body.decode()
     wait_for(lambda: service.get("/ready").status == 503, lambda: "it is ready")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -45,6 +47,23 @@ def test_request_without_n_gets_one_ticket(
     answer = service.post()
     assert len(tickets_of(answer)) == 1
     assert answer.json["tickets"][0].keys() == {"first", "step", "count"}
+
+
+@SQLITE
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_body_that_would_be_ignored_is_refused(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve, *, is_chunked: bool
+) -> None:
+    """As ``curl -d n=5`` sends it."""
+    service = serve(ticket_urls)
+    with closing(http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)) as connection:
+        path = "/v1/sequences/photos/tickets"
+        for body, status in ((b"n=5", 400), (b"", 200)):
+            sent = iter([body]) if is_chunked else body
+            connection.request("POST", path, sent, encode_chunked=is_chunked)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            assert (answer.status, "?n=5" in text) == (status, status == 400)
 
 
 @SQLITE
