@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Dialect, Engine, create_engine, event, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from ..dialects import class_of, dialect_of, find_dialect
@@ -45,6 +45,11 @@ def engine_for(bind: str | URL | Engine | AsyncEngine, timeouts: Timeouts) -> En
         raise TicketArgumentError(
             f"the driver of a ticket server is not installed: install {error.name or error}"
         ) from error
+    except NoSuchModuleError:
+        raise TicketArgumentError(
+            "the dialect or the driver in the URL of a ticket server is unknown: check its spelling, and whether the"
+            " package that has it is installed"
+        ) from None
     except (SQLAlchemyError, ValueError):
         raise TicketArgumentError(
             "the URL of a ticket server cannot be read: expected dialect+driver://user:password@host:port/database, "

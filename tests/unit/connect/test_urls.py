@@ -35,6 +35,13 @@ def test_what_is_no_url(wrong: str) -> None:
         assert "hunter2" not in f"{error} {error!r}"
 
 
+@pytest.mark.parametrize("scheme", ["mysql+nosuchdriver", "oracle9"])
+def test_an_unknown_driver_is_no_matter_of_the_password(scheme: str) -> None:
+    with pytest.raises(TicketError, match=r"dialect or the driver .* is unknown") as caught:
+        TicketPool([f"{scheme}://tickets@h/t"])
+    assert "%40" not in str(caught.value)
+
+
 def test_a_warning_about_duplicate_servers() -> None:
     url = "mysql+pymysql://tickets:hunter2@h/t"
     with pytest.warns(match="more than once") as told:
