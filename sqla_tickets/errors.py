@@ -6,7 +6,7 @@ a password. No driver error escapes from a draw: it is the ``__cause__``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy.exc import DontWrapMixin
 
@@ -152,3 +152,8 @@ class ClockMovedBack(TicketError):
 
 class TicketWarning(UserWarning):
     """A configuration that works, but protects less than it seems to."""
+
+
+def reasons_of(failures: Iterable[TicketError]) -> str:
+    """The messages of several servers' errors as one sentence."""
+    return "; ".join(str(failure).removesuffix(".") for failure in failures)

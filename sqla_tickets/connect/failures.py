@@ -95,7 +95,8 @@ def failure_of(
         table: the name of the sequence; None when no table was used yet.
         dialect: the server's dialect.
     """
-    said = f" ({without_password(_text_of(error), url)})" if error else ""
+    text = _text_of(error) if error else ""  # a time-out of asyncio's says nothing
+    said = f" ({without_password(text, url)})" if text else ""
     if kind is ErrorKind.INVALID_NAME:
         return TicketArgumentError(f"{server} cannot have a ticket table {table!r}{said}")
     if table is None or not concerns_table(kind):

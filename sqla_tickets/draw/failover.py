@@ -25,6 +25,7 @@ from ..errors import (
     TicketTableError,
     TicketTableMissing,
     TicketTableMoved,
+    reasons_of,
 )
 from .health_check import probe
 from .shared import SharedDraws
@@ -197,7 +198,7 @@ class Failover:
         log.log(level, "a draw has failed, and goes on to the next ticket server: %s", error)
 
     def _none_left(self, name: str, failures: dict[TicketServer, TicketError]) -> TicketError:
-        reasons = "; ".join(map(str, failures.values()))
+        reasons = reasons_of(failures.values())
         message = f"no ticket server of {self._pool!r} can issue a ticket of {name!r}: {reasons}"
         for failure in failures.values():
             if isinstance(failure, TicketTableMoved):

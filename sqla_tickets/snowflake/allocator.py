@@ -48,6 +48,7 @@ from ..errors import (
     TicketArgumentError,
     TicketError,
     TicketTableMissing,
+    reasons_of,
 )
 from ..tables.context import StatementContext
 from . import lease_table, numbering
@@ -317,7 +318,7 @@ class LeaseAllocator:
         return self.seconds * 1.5 + 0.5
 
     def _none_left(self, bits: int, failures: dict[str, TicketError]) -> TicketError:
-        reasons = "".join(f"; {failure}" for failure in failures.values())
+        reasons = f"; {reasons_of(failures.values())}" if failures else ""
         if failures and all(isinstance(f, TicketTableMissing) for f in failures.values()):
             return TicketTableMissing(
                 f"no ticket server of {self._name!r} has the table of node numbers"

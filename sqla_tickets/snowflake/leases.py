@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
-from ..errors import NoTicketServer, TicketError
+from ..errors import NoTicketServer, TicketError, reasons_of
 from . import lease_table, numbering
 from .allocator import allocator_of
 from .lease_table import Row
@@ -95,7 +95,7 @@ class NodeLeases:
             else:
                 found += [_as_lease(row, str(server)) for row in rows]
         if len(failures) == len(self._pool.servers):
-            reasons = "; ".join(map(str, failures.values()))
+            reasons = reasons_of(failures.values())
             message = f"no ticket server of {self._pool.name!r} shows its node numbers: {reasons}"
             raise NoTicketServer(message, failures)
         return sorted(found, key=lambda lease: lease.node)
