@@ -67,7 +67,7 @@ _OF_THE_TABLE: dict[ErrorKind, tuple[type[TicketError], str]] = {
     ErrorKind.IN_USE: (TicketTableError, "drop that object first."),
     ErrorKind.ACCESS_DENIED: (
         TicketTableError,
-        "grant the ticket user SELECT, INSERT, DELETE, UPDATE and LOCK TABLES on it.",
+        "grant the ticket user {} on it.",
     ),
 }
 
@@ -106,8 +106,9 @@ def failure_of(
         what = "the server refuses this user" if kind is ErrorKind.ACCESS_DENIED else kind.value
         return TicketServerError(f"{server}: {what}{said}: {advice}")
     error_class, advice = _OF_THE_TABLE[kind]
-    if kind is ErrorKind.ACCESS_DENIED and error is not None:
-        advice = dialect.missing_grant(error, url.database, url.username) or advice
+    if kind is ErrorKind.ACCESS_DENIED:
+        missing = dialect.missing_grant(error, url.database, url.username) if error else None
+        advice = missing or advice.format(dialect.drawing_privileges())
     return error_class(f"the ticket table {table!r} on {server}: {kind.value}{said}: {advice}")
 
 

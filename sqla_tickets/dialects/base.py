@@ -379,6 +379,11 @@ class TicketDialect(ABC):
         return ("SELECT",) if role == "monitor" else ("SELECT", "INSERT", "UPDATE")
 
     @classmethod
+    def drawing_privileges(cls) -> str:
+        """The privileges on a ticket table that its user needs, as they are written in a GRANT."""
+        return ", ".join(cls.table_privileges("draw"))
+
+    @classmethod
     def server_privileges(cls, role: Role) -> tuple[str, ...]:
         """The further privileges or roles that it needs on the whole server."""
         return ()

@@ -105,9 +105,9 @@ def active_table(context: StatementContext, name: str) -> ActiveTable:
     if found is None:
         raise TicketTableMissing(
             f"{context.server} has no ticket table {name!r} that this user can see: run the migration"
-            f" that creates it, call pool.create_table({name!r}), or grant the ticket user SELECT, INSERT, DELETE,"
-            " UPDATE and LOCK TABLES on it (a stamped database has run no migration, and autogenerate writes none for"
-            " the table if autogenerate_plugins in env.py does not list 'sqla_tickets')"
+            f" that creates it, call pool.create_table({name!r}), or grant the ticket user"
+            f" {context.dialect.drawing_privileges()} on it (a stamped database has run no migration, and autogenerate"
+            " writes none for the table if autogenerate_plugins in env.py does not list 'sqla_tickets')"
         )
     _check_memory(context, name, found.layout)
     check_locks(context, name, found.layout)
