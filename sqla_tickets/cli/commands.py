@@ -25,14 +25,21 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from .. import TicketArgumentError, TicketError, TicketPool, TicketWarning, __version__
+from .. import (
+    TicketArgumentError,
+    TicketError,
+    TicketPool,
+    TicketTableMissing,
+    TicketWarning,
+    __version__,
+)
 from ..concurrency import time
 from ..connect.engines import address_of
 from ..dialects import LayoutName, Role
-from ..maintenance import operations, resize
+from ..maintenance import operations, resize, tombstones
 from ..snowflake import numbering
 from ..status import measure as status_
-from ..status.text import EVERY_SHARD
+from ..status.text import EVERY_SHARD, named
 from ..tables.grants import ROLES, grants
 from . import audit as audit_
 from . import doctor as doctor_
@@ -257,7 +264,7 @@ def audit(
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
         if not opened:
-            raise TicketArgumentError(NO_SHARDS)
+            raise click.UsageError(f"give {NO_SHARDS}")
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
             where = columns_of(opened, names, named=columns, models=models, pool=pool.name)
@@ -315,10 +322,13 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
     """These sequences, or all; none if the servers have node numbers only, and ``or_nodes`` is set.
 
     Raises:
+        TicketServerError: no server has any, and one does not answer.
         TicketArgumentError: no server has any.
     """
     names = list(sequences) or sorted(operations.names(pool))
     if not names and not (or_nodes and numbering.is_divided(pool.servers)):
+        for server in pool.servers:  # one that does not answer is the reason
+            server.do("", tombstones.comments)
         servers = ", ".join(map(str, pool.servers))
         raise TicketArgumentError(
             f"no ticket table was found on {servers}: run `sqla-tickets status`, name the sequences, or name another"
@@ -360,7 +370,13 @@ def _planned(names: Iterable[str], plan: Callable[[str], plans.Plan]) -> list[pl
 def next_(pools: PoolOptions, as_json: bool, sequence: str, count: int, dry_run: bool) -> None:
     """Draw tickets and print them. They are used up."""
     with pools.one() as pool:
-        blocks = [] if dry_run else pool.reserve(sequence, count)
+        try:
+            blocks = [] if dry_run else pool.reserve(sequence, count)
+        except TicketTableMissing as error:
+            raise TicketTableMissing(
+                f"no server of the pool {pool.name!r} has a ticket table {sequence!r} that this user can see: check"
+                f" the name and the grants. If both are right: sqla-tickets create {named(sequence, pool.name)}"
+            ) from error
     if dry_run and not as_json:
         click.echo(f"- draw {count} of {sequence!r}\nNothing was changed (--dry-run).")
     elif as_json:
@@ -537,7 +553,7 @@ def restore(
                 names,
                 lambda name: plans.restore(pool, name, on_shards, offset=offset, margin=margin),
             )
-        execute(steps, asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        execute(steps, asked, dry_run=dry_run, is_confirmed=yes, must_know=True, as_json=as_json)
 
 
 @cli.command()
@@ -667,7 +683,7 @@ def retire(
             names = _named(pool, sequences, or_nodes=True)
             on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
             plan = plans.retire(pool, names, last, on_shards)
-        execute([plan], asked, dry_run=dry_run, is_confirmed=yes, as_json=as_json)
+        execute([plan], asked, dry_run=dry_run, is_confirmed=yes, must_know=True, as_json=as_json)
 
 
 @cli.command("grants", short_help="Print the SQL that grants a user the least privileges.")

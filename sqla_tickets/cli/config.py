@@ -21,6 +21,10 @@ NOT_CONFIGURED = (
 )
 
 
+class TicketUsageError(TicketArgumentError):
+    """The command line asks for what is not there: invalid usage."""
+
+
 @dataclass(frozen=True)
 class PoolOptions:
     """The options of a command that name its ticket servers.
@@ -42,7 +46,8 @@ class PoolOptions:
         """Every pool by name, closed at the end. Connects to nothing.
 
         Raises:
-            TicketArgumentError: none is configured, the configuration is invalid, or a driver is async.
+            TicketUsageError: none is configured.
+            TicketArgumentError: the configuration is invalid, or a driver is async.
         """
         pools = self.load(hedge=False)
         for server in [server for pool in pools.values() for server in pool.servers]:
@@ -72,14 +77,15 @@ class PoolOptions:
             hedge: whether the pool of ``servers`` hedges; a single command does not.
 
         Raises:
-            TicketArgumentError: none is configured, or the configuration is invalid.
+            TicketUsageError: none is configured.
+            TicketArgumentError: the configuration is invalid.
         """
         try:
             pools = self._load(hedge)
         except CommandError as error:
             raise TicketArgumentError(str(error)) from error
         if not pools:
-            raise TicketArgumentError(NOT_CONFIGURED)
+            raise TicketUsageError(NOT_CONFIGURED)
         return pools
 
     def shards(self) -> tuple[list[str], str]:
@@ -130,9 +136,9 @@ def find_pool(pools: dict[str, TicketPool], name: str | None) -> TicketPool:
     """The pool of that name; without a name, the default pool, or the only one.
 
     Raises:
-        TicketArgumentError: there is no such pool.
+        TicketUsageError: there is no such pool.
     """
     try:
         return pool_named(pools, name)
     except CommandError as error:
-        raise TicketArgumentError(str(error)) from error
+        raise TicketUsageError(str(error)) from error

@@ -17,8 +17,10 @@ from rich.text import Text
 from .. import TicketError
 from ..status.text import few_of
 from . import FAILED, output
+from .config import TicketUsageError
 from .options import FOUND, without_passwords
 from .plans import PartlyDone, Plan
+from .shards import NOT_KNOWN
 from .waiting import Asked, spinner
 
 #: The last step when a part is done: what follows is true only when all is.
@@ -46,6 +48,7 @@ def execute(
     *,
     dry_run: bool = False,
     is_confirmed: bool = True,
+    must_know: bool = False,
     as_json: bool,
 ) -> None:
     """Show plans, execute them unless this is a dry run, and print the proof.
@@ -58,16 +61,28 @@ def execute(
         dry_run: whether the plans are only shown.
         is_confirmed: whether to skip the question, which is also skipped without a terminal. If nothing can be done,
             it is not asked, and nothing is tried.
+        must_know: whether a plan that has something NOT KNOWN is not executed without a question or a confirmation.
         as_json: whether to print the result as JSON; the plan and the question then go to stderr.
 
     Raises:
+        TicketUsageError: something is NOT KNOWN, and nobody can be asked.
         TicketError: the only plan failed completely.
     """
     is_seen = sys.stderr.isatty() or sys.stdout.isatty()
     asks = not (dry_run or is_confirmed) and sys.stdin.isatty() and is_seen
     is_short = output.console(is_error=as_json).is_terminal
-    if asks or not as_json:
+    refuses = (
+        must_know
+        and not (asks or dry_run or is_confirmed)
+        and any(line.startswith(NOT_KNOWN) for p in plans if p.is_possible for line in p.lines)
+    )
+    if asks or refuses or not as_json:
         output.show(_steps(plans, is_short=is_short), is_error=as_json)
+    if refuses:
+        raise TicketUsageError(
+            f"nothing was changed: the plan says {NOT_KNOWN}, and without a terminal nobody can be asked. Give what is"
+            " missing, or add --yes to go on without it"
+        )
     if asks and not any(plan.is_possible for plan in plans):
         click.echo("Nothing was changed, as nothing can be done.", err=as_json)
         repairs = _next_steps(plans, _Outcome(idle=list(plans)))

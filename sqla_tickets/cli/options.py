@@ -19,7 +19,7 @@ from .. import TicketArgumentError, TicketError, arguments
 from ..draw.access import LARGEST_STRIDE
 from ..tables.new_table import largest_ticket
 from . import FAILED, output
-from .config import PoolOptions
+from .config import PoolOptions, TicketUsageError
 
 FOUND = 1
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -97,6 +97,12 @@ class Failure(click.ClickException):
         output.show(Text(f"Error: {self.format_message()}"), is_error=True)
 
 
+class _InvalidUsage(Failure):
+    """The usage is invalid, and no option is to blame alone."""
+
+    exit_code = click.UsageError.exit_code
+
+
 def exit_with(is_well: bool) -> NoReturn:
     """Exit with the code for "all is well" or "a problem was found"."""
     raise SystemExit(0 if is_well else FOUND)
@@ -126,10 +132,11 @@ def pool_options(command: Command) -> Command:
             return command(pools=PoolOptions(config, server, stride, pool), as_json=as_json, **rest)
         except TicketError as error:
             message = without_passwords(str(error))
+            failure = _InvalidUsage if isinstance(error, TicketUsageError) else Failure
             if as_json:
                 click.echo(json.dumps({"error": message, "kind": type(error).__name__}))
-                raise SystemExit(FAILED) from error
-            raise Failure(message) from error
+                raise SystemExit(failure.exit_code) from error
+            raise failure(message) from error
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -192,5 +199,5 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan an
 
 def change_options(command: Command) -> Command:
     """Add the options of commands that cannot be undone."""
-    yes = click.option("--yes", is_flag=True, help="Do not ask. Implied without a terminal.")
+    yes = click.option("--yes", is_flag=True, help="Do not ask.")
     return dry_run_option(yes(command))

@@ -34,7 +34,7 @@ from ..tables.inspection import ActiveTable
 from ..tables.metadata import Tombstone
 from ..tables.new_table import seed, stub_of
 from .inspection import high_waters, inspect_pool
-from .shards import ShardIds
+from .shards import NOT_KNOWN, ShardIds
 
 #: How the line of a step begins that cannot be done.
 NOT_POSSIBLE: Final = "NOT POSSIBLE"
@@ -305,7 +305,7 @@ def restore(
     operations.refuse_to_meet(pool, name, above, joined)
     lines = [f"{text}: {number}" for number, text in known]
     lines += [
-        f"NOT KNOWN: the high-water marks on {server}, {_why_unknown(states[server])}"
+        f"{NOT_KNOWN}: the high-water marks on {server}, {_why_unknown(states[server])}"
         for server in unanswered
     ]
     unknown = on_shards.unknown(name)
@@ -783,8 +783,9 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     }
     has_nodes = numbering.is_divided(going)
     common = [f"retire the node numbers of {server}" for server in going if has_nodes]
+    count = "1 server" if len(staying) == 1 else f"{len(staying)} servers"
     following = (
-        f"configure {len(staying)} servers with the same stride={pool.stride} in every client",
+        f"configure {count} with the same stride={pool.stride} in every client",
         f"then switch off {_names(going)}",
     )
 

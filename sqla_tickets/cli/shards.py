@@ -37,6 +37,8 @@ from ..status.text import EVERY_SHARD
 #: How many ids one statement reads.
 PAGE_IDS: Final = 20_000
 
+#: How a line of a plan begins that names what was not read.
+NOT_KNOWN: Final = "NOT KNOWN"
 NO_SHARDS: Final = (
     "name the application's databases with --shard, in SQLA_TICKETS_SHARDS (URLs separated by spaces), or as shards in"
     " the configuration file, which is not read if --server or SQLA_TICKETS_SERVERS is given"
@@ -256,7 +258,7 @@ class ShardIds:
 
     def unknown(self, sequence: str) -> list[str]:
         """Why the sequence's ids on the shards are unknown, as lines of a plan; empty if they are known."""
-        what = f"NOT KNOWN: the ids of {sequence!r} on the shards"
+        what = f"{NOT_KNOWN}: the ids of {sequence!r} on the shards"
         if not self._shards:
             return [f"{what}, as no shard was read; {NO_SHARDS}"]
         if not self.knows(sequence):

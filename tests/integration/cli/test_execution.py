@@ -86,7 +86,7 @@ def test_plan_is_headed_by_sequence_and_followed_by_what_comes_next(
     pool: TicketPool, on: list[str]
 ) -> None:
     pool.create_table("people")
-    done = run_cli("restore", *on)
+    done = run_cli("restore", "--yes", *on)
     assert done.code == 0, done.text
     lines = done.text.splitlines()
     people, photos = lines.index("people:"), lines.index("photos:")
@@ -168,7 +168,7 @@ def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: 
     for url in ticket_urls:
         run(url, "DELETE FROM people")
     before = numbers(pool)
-    done = run_cli("restore", "--offset", 1, "--json", *on)
+    done = run_cli("restore", "--yes", "--offset", 1, "--json", *on)
     assert done.code == 3
     found = done.json
     assert not found["done"]
@@ -178,11 +178,11 @@ def test_restore_does_what_it_can(pool: TicketPool, on: list[str], ticket_urls: 
     assert any(step.startswith("run sqla-tickets create albums") for step in found["next"])
     assert re.match("from now on, every ticket of 'photos' from .*1\\) is above", found["proof"])
     assert numbers(pool)[0] > before[0]
-    text = run_cli("restore", "--offset", 1, *on).text
+    text = run_cli("restore", "--yes", "--offset", 1, *on).text
     assert text.count("NOT POSSIBLE") == 2
     assert text.count("NOT DONE") == 2
     assert run_cli("create", "albums", *on).code == 0
-    assert run_cli("restore", "albums", "--offset", 1, *on).code == 0
+    assert run_cli("restore", "--yes", "albums", "--offset", 1, *on).code == 0
 
 
 def test_restore_in_part_has_only_the_repair_as_its_next_step(
@@ -266,3 +266,20 @@ def test_pipe_shows_nothing_of_it(pool: TicketPool, on: list[str]) -> None:
     done = subprocess.run([*COMMAND, "doctor", *on], capture_output=True, text=True)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("command", ["restore", "retire"])
+def test_what_is_not_known_needs_a_yes_without_a_terminal(
+    pool: TicketPool, on: list[str], command: str, output: list[str]
+) -> None:
+    """Nobody has read the plan; it may leave out ids that the shards hold."""
+    before = numbers(pool)
+    refused = run_cli(command, *on, *output)
+    assert refused.code == 2, refused.text
+    assert "NOT KNOWN: the ids of 'photos' on the shards" in refused.text
+    assert "add --yes" in refused.text
+    assert numbers(pool) == before
+    done = run_cli(command, "--yes", *on, *output)
+    assert done.code == 0, done.text
+    assert ("configure 1 server with" in done.text) is (command == "retire")

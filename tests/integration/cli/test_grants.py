@@ -185,7 +185,7 @@ def test_restore_by_a_monitoring_user_names_another(site: Site) -> None:
     lacking = set(class_of(site.kind).table_privileges("draw")) - {"SELECT"}
     for role in ("monitor", "draw"):
         for more in (["--dry-run"], []):
-            done = run_cli("restore", "--offset", 1, *more, *options(site.urls[role]))
+            done = run_cli("restore", "--yes", "--offset", 1, *more, *options(site.urls[role]))
             if role == "draw":
                 assert done.code == 0, done.text
                 assert "NOT POSSIBLE" not in done.text
@@ -203,12 +203,14 @@ def test_restore_by_a_monitoring_user_names_another(site: Site) -> None:
 def test_restore_says_which_peer_stored_no_mark(site: Site) -> None:
     """A later set-back of the server would not be seen."""
     on = options([site.urls["draw"][0], site.urls["monitor"][1]])
-    done = run_cli("restore", "photos", "--offset", 1, *on)
+    done = run_cli("restore", "--yes", "photos", "--offset", 1, *on)
     assert done.code == 3, done.text
     assert "Done: from now on, every ticket of 'photos'" in done.text
     assert "(offset 2) did not store the new high-water mark of" in done.text
     assert "(a missing privilege)" in done.text
-    assert run_cli("restore", "photos", "--offset", 1, *options(site.urls["draw"])).code == 0
+    assert (
+        run_cli("restore", "--yes", "photos", "--offset", 1, *options(site.urls["draw"])).code == 0
+    )
 
 
 @SERVERS

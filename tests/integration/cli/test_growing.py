@@ -177,7 +177,7 @@ def test_from_two_to_four_and_back_while_all_draw(
         idle.next_id("photos")
 
     assert run_cli("retire", *four, "--last", 2, "--dry-run").code == 0
-    retired = run_cli("retire", *four, "--last", 2)
+    retired = run_cli("retire", "--yes", *four, "--last", 2)
     assert retired.code == 0, retired.text
     last = [*new, start(urls[:2], 4), start(urls[:2], 4)]
     for client in last:
@@ -206,7 +206,7 @@ def test_retired_servers_in_the_list_are_called_retired(
     shard = servers.fresh_database(servers.mariadb(0), None)
     run(shard, "CREATE TABLE photos (id BIGINT NOT NULL PRIMARY KEY)")
     on = options(urls)
-    retired = run_cli("retire", *on, "--last", 2)
+    retired = run_cli("retire", "--yes", *on, "--last", 2)
     assert retired.code == 0
     assert retired.text.count("- retire 'photos' on ") == 2
     status, doctor, audit = (
@@ -459,7 +459,7 @@ def test_growth_under_way_refuses_what_needs_its_end(urls: list[URL], open_pool:
         assert "grow --finish" in done.text
     new = [*options(urls), "--stride", "4"]
     assert run_cli("grow", "--finish", "--quiet", "0", *new, "photos").code == 0
-    assert run_cli("retire", "--last", "2", *new, "photos").code == 0
+    assert run_cli("retire", "--yes", "--last", "2", *new, "photos").code == 0
 
 
 def as_another_program(*urls: URL) -> None:
@@ -634,7 +634,7 @@ def test_what_does_not_fit_is_refused(
         resize.begin(old, open_pool(urls, 4), "small")
     two = options(urls[:2])
     assert run_cli("grow", *two).code == 2
-    assert run_cli("retire", *two, "--last", 2).code == 3
+    assert run_cli("retire", "--yes", *two, "--last", 2).code == 3
 
 
 @SQLITE
@@ -669,7 +669,7 @@ def test_growth_and_retirement_divide_node_numbers(urls: list[URL], open_pool: O
     ]
     assert run_cli("grow", *options(urls), "--finish", "--quiet", 0).code == 0
     new = SnowflakeGenerator(open_pool(urls, 4), "likes")
-    retired = run_cli("retire", *options(urls), "--last", 2)
+    retired = run_cli("retire", "--yes", *options(urls), "--last", 2)
     assert retired.code == 0, retired.text
     assert "retire the node numbers" in retired.text
     assert [run(url, numbering) for url in urls[2:]] == [[], []]

@@ -66,3 +66,28 @@ def test_argument_at_its_bound_is_accepted(
     assert run_cli("status", "--over", over, *PAIR).code == 0
     assert run_cli("create", "albums", *PAIR, "--stride", 65535).code == 0
     assert run_cli("raise", "albums", "--above", 0, *PAIR, "--stride", 65535).code == 0
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["status"], "no ticket servers are configured"),
+        (["next", "photos", "--pool", "nowhere", "--config", "b.toml"], "no ticket pool named"),
+        (["audit", *PAIR], "--shard"),
+        (["raise", *PAIR], "--shard"),
+    ],
+    ids=["no servers", "no such pool", "audit", "raise"],
+)
+def test_what_is_not_configured_has_exit_code_2(
+    command: list[str],
+    said: str,
+    output: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALEMBIC_CONFIG", raising=False)
+    Path("b.toml").write_text('[tool.alembic]\nticket_servers = ["sqlite:///a.db"]\n')
+    done = run_cli(*command, *output)
+    assert (done.code, said in done.text) == (2, True), done.text

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import URL, create_engine
 from sqlalchemy.pool import NullPool
 
-from sqla_tickets import TicketPool, TicketTableMoved
+from sqla_tickets import TicketPool, TicketTableMissing, TicketTableMoved
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.command_line import Done, options, run_cli
@@ -53,7 +53,36 @@ def test_next_draws(pool: TicketPool, on: list[str]) -> None:
     (block,) = run_cli("next", "photos", "-n", 3, "--json", *on).json["blocks"]
     ids = [*drawn, *printed, *range(block["first"], block["last"] + 1, block["step"])]
     assert len(set(ids)) == 11
-    assert run_cli("next", "nowhere", *on).code == 3
+
+
+@pytest.mark.every_kind
+def test_next_of_an_unknown_sequence_says_once_what_to_do(pool: TicketPool, on: list[str]) -> None:
+    refused = run_cli("next", "nowhere", *on)
+    assert refused.code == 3
+    assert refused.text.count("'nowhere'") == 1
+    assert "sqla-tickets create nowhere" in refused.text
+    assert "autogenerate" not in refused.text
+
+
+@pytest.mark.every_kind
+def test_a_missing_table_names_the_privileges_of_its_dialect(pool: TicketPool) -> None:
+    with pytest.raises(TicketTableMissing) as caught:
+        pool.next_id("nowhere")
+    is_mysql = pool.servers[0].context.dialect.kind in ("mysql", "mariadb")
+    assert ("LOCK TABLES" in str(caught.value)) is is_mysql
+    assert "SELECT, INSERT, UPDATE" in str(caught.value)
+
+
+@pytest.mark.ticket_servers("mariadb", "postgresql")
+def test_a_refused_login_is_said_before_a_missing_table(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    wrong = [url.set(password="another") for url in ticket_urls]
+    for command in ("restore", "retire", "grow"):
+        more = ["--finish"] if command == "grow" else []
+        refused = run_cli(command, *more, *options(wrong))
+        assert refused.code == 3
+        assert "check the user and the password in its URL" in refused.text
 
 
 def test_raise(pool: TicketPool, on: list[str]) -> None:
@@ -198,7 +227,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     (first,) = run_cli("next", "photos", "--pool", "media").text.split()
     assert int(first) > high
     refused = run_cli("move", "photos", "--to", "nowhere")
-    assert refused.code == 3
+    assert refused.code == 2
     assert "a section [ticket_pools.nowhere]" in refused.text
     assert "env.py" not in refused.text
 
@@ -301,7 +330,7 @@ def test_a_server_is_set_back_under_a_running_application(
             "raised by 100,000 tickets (200,000 numbers)" in line for line in rehearsal.json["plan"]
         )
         assert run_cli("status", *on, "--over", 0).code == 1
-        done = run_cli("restore", "--offset", 1, *shards, *on)
+        done = run_cli("restore", "--yes", "--offset", 1, *shards, *on)
         assert done.code == 0, done.text
         assert re.search(r"every ticket of 'photos' from mysql\S+ \(offset 1\) is above", done.text)
         assert run_cli("status", *on, "--over", 0).code == 0
@@ -339,7 +368,7 @@ def test_restore_goes_by_what_is_known(
     pool: TicketPool, on: list[str], tmp_path: Path, ticket_urls: list[URL]
 ) -> None:
     pool.raise_above("photos", 100)
-    done = dry_and_done("restore", "photos", "--margin", 50, on=on)
+    done = dry_and_done("restore", "--yes", "photos", "--margin", 50, on=on)
     assert "from now on, every ticket of 'photos' is above" in done.text
     assert min(pool.next_ids("photos", 2)) > 150
     shard = tmp_path / "shard.db"
@@ -369,14 +398,14 @@ def test_restore_says_what_is_recorded_nowhere(
     on = options([ticket_urls[0], down])
     before = last_tickets(options(ticket_urls))
     for restored in (("--offset", 1), ()):
-        refused = run_cli("restore", "photos", *restored, *on)
+        refused = run_cli("restore", "--yes", "photos", *restored, *on)
         assert refused.code == 3
         assert "cannot be asked" in refused.text
     assert last_tickets(options(ticket_urls)) == before
     shard = URL.create("sqlite", database=str(tmp_path / "shard.db"))
     run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)", "INSERT INTO photos VALUES (98765)")
     shards = ("--shard", shard.render_as_string(False))
-    done = run_cli("restore", "photos", "--offset", 1, *shards, *on)
+    done = run_cli("restore", "--yes", "photos", "--offset", 1, *shards, *on)
     assert done.code == 0, done.text
     assert f"NOT KNOWN: the high-water marks on sqlite:///{down.database}" in done.text
     assert "were not checked" not in done.text
@@ -385,7 +414,7 @@ def test_restore_says_what_is_recorded_nowhere(
     assert "give --offset 2" in without_offset.text
     assert "this raises" not in done.text
     assert last_tickets(options(ticket_urls))[0] > 98765
-    done = run_cli("restore", *shards, *options(ticket_urls))
+    done = run_cli("restore", "--yes", *shards, *options(ticket_urls))
     assert done.code == 0, done.text
     assert done.text.count("NOT KNOWN") == 1
     assert "--column TABLE.COLUMN=people" in done.text
@@ -411,7 +440,7 @@ def test_restore_of_a_server_without_a_peer_is_refused(tmp_path: Path) -> None:
     url = URL.create("sqlite", database=str(tmp_path / "alone.db"))
     with TicketPool([url]) as pool:
         pool.create_table("photos")
-    done = run_cli("restore", *options([url]), "photos")
+    done = run_cli("restore", "--yes", *options([url]), "photos")
     assert done.code == 3
     assert "it has no peer" in done.text
     assert "--shard" in done.text

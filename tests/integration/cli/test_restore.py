@@ -112,7 +112,7 @@ class Site:
         last = max(last for _, last in before)
         with TicketPool(self.urls) as pool:
             mark = (pool._marks.of("photos").kept_by(pool.servers[1]) or {})[1]
-        done = run_cli("restore", "--offset", 1, *options(self.urls))
+        done = run_cli("restore", "--yes", "--offset", 1, *options(self.urls))
         assert done.code == 0, done.text
         with TicketPool(self.urls) as pool:
             first = pool.servers[0].draw("photos", BLOCK)[0][0]
@@ -243,7 +243,7 @@ def test_restore_ends_with_the_next_step_for_the_state(
     shown = run_cli("status", *on, "--over", 0)
     assert state.upper() in shown.text
     assert ("pool.unquarantine('photos')" in shown.text) == (state == "quarantined")
-    done = run_cli("restore", "--offset", 1, *on)
+    done = run_cli("restore", "--yes", "--offset", 1, *on)
     assert done.code == 0, done.text
     for text in (NOT_REACHED, QUARANTINED):
         assert (text in done.text) == (text in advice)

@@ -74,7 +74,7 @@ def test_a_replica_that_lagged_is_promoted(
     load.wait_for(2)
     ids["photos"] += load.finish()
 
-    done = run_cli("restore", "--offset", 1, *options(site.urls))
+    done = run_cli("restore", "--yes", "--offset", 1, *options(site.urls))
     assert done.code == 0, done.text
     for name, drawn in ids.items():
         running.unquarantine(name)
@@ -109,7 +109,7 @@ def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
     ids += draw_from(running, 1, 20)
     publish_marks(running, site.urls[1], "photos")
     own = options([site.replica, site.urls[1]])
-    refused = run_cli("restore", "--offset", 1, *own)
+    refused = run_cli("restore", "--yes", "--offset", 1, *own)
     assert refused.code == 3
     assert "takes no writes: make it writable under an address that no client has" in refused.text
     assert "Next:" not in refused.text
@@ -123,7 +123,7 @@ def test_a_replica_restored_before_clients_reach_it_is_drawn_from(
     (stands_at,) = (int(str(n)) for (n,) in run(site.replica, "SELECT id FROM photos"))
     assert stands_at < max(i for i in ids if i % 2)
     ids += [running.next_id("photos") for _ in range(6)]
-    done = run_cli("restore", "--offset", 1, *own)
+    done = run_cli("restore", "--yes", "--offset", 1, *own)
     assert done.code == 0, done.text
     assert f"from now on, every ticket of 'photos' from {name_of(site.replica)} is" in done.text
     site.proxy.lead_to(site.pair.replica.port)

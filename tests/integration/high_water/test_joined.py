@@ -286,7 +286,7 @@ def test_restored_server_is_not_raised_above_the_gap(
         f"INSERT INTO photos VALUES ({above + 9})",
     )
     found = ("--shard", shard.render_as_string(False))
-    done = run_cli("restore", "photos", "--offset", 1, *found, *options(urls[:OLD]))
+    done = run_cli("restore", "--yes", "photos", "--offset", 1, *found, *options(urls[:OLD]))
     assert done.code == 0, done.text
     assert before < old.servers[0].last_ticket("photos") < above
     grow(urls)  # which writes it again, as the doctor advises

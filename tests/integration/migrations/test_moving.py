@@ -285,7 +285,7 @@ def test_source_restored_after_its_move_is_closed_again(
     set_up_anew(default, 0, number=number)
     with TicketPool(ticket_urls) as later, pytest.raises(TicketIntegrityError):
         later.servers[0].draw("photos", 1)
-    refused = run_cli("restore", "photos", "--offset", 1, *options(ticket_urls))
+    refused = run_cli("restore", "--yes", "photos", "--offset", 1, *options(ticket_urls))
     assert refused.code == 3
     assert "has become 'photos' of the pool 'media'" in refused.text
     operations.move(default, "photos", media)
