@@ -196,7 +196,7 @@ def test_restore_in_part_has_only_the_repair_as_its_next_step(
     with TicketPool(others, name="media") as media:
         operations.move(pool, "photos", media)
     Path(str(ticket_urls[0].database)).write_bytes(backup)
-    done = run_cli("restore", "--offset", 1, *options(ticket_urls))
+    done = run_cli("restore", "--yes", "--offset", 1, *options(ticket_urls))
     assert done.code == 3
     assert "Done: from now on, every ticket of 'people'" in done.text
     assert "NOT DONE: photos: 'photos' has become 'photos' of the pool 'media'" in done.text
