@@ -190,7 +190,9 @@ class SharedDraws:
             self._close(shared)
             if shares := [share for share in shared.shares if share.waits]:
                 unused = divide(_drawn_for(shares, shared.key.sequence, draw), shares)
-        except TicketError as error:  # their own draws would ask the same servers
+        except TicketsExhausted:  # enough may be left for those that want fewer
+            raise
+        except TicketError as error:  # the others' own draws would ask the same servers
             for share in shared.shares[1:]:
                 if share.settle():
                     share.errors.append(_copy(error))

@@ -161,6 +161,20 @@ def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
     assert server.wanted == [4, 2]
 
 
+def test_too_few_tickets_for_the_leader_may_be_enough_for_others(
+    threads: ThreadPoolExecutor,
+) -> None:
+    server = Server()
+    server.most = 2
+    shared = SharedDraws(ignore, are_in_flight)
+    leader, *followers = gathered(shared, server, threads, [5, 1, 1])
+    shared.let_next_begin()
+    with pytest.raises(TicketsExhausted):
+        leader.result(FOR_EVER)
+    assert [follower.result(FOR_EVER) for follower in followers] == [None, None]
+    assert server.wanted == [7, 5]
+
+
 def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
     """It leaves without tickets, and none are drawn for it."""
     server, shared = Server(), SharedDraws(ignore, are_in_flight)
