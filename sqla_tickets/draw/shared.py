@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy.util import await_only
 
 from ..concurrency import TaskEvent, begin_task, current_loop, threading
-from ..errors import TicketError, TicketsExhausted
+from ..errors import NoTicketServer, TicketError, TicketsExhausted
 from .blocks import DrawBlocks, count, split
 from .timing import TIMING
 
@@ -178,7 +178,13 @@ class SharedDraws:
     def _follow(self, shared: _SharedDraw, share: _Share, longest_wait: float) -> None:
         shared.shares.append(share)
         # a leader that began before that divides its tickets without this caller
-        if not share.over.wait(longest_wait) and not share.settle():
+        if share.over.wait(longest_wait):
+            return
+        if self._open.get(shared.key) is shared:
+            self._open.pop(
+                shared.key, None
+            )  # its leader is held up, perhaps by the signal handler that calls this
+        if not share.settle():
             share.over.wait(longest_wait)  # it is just dividing them
 
     def _lead(self, shared: _SharedDraw, draw: DrawBlocks, longest_wait: float) -> None:
@@ -189,14 +195,7 @@ class SharedDraws:
                 shared.may_begin.wait(longest_wait)
             self._close(shared)
             if shares := [share for share in shared.shares if share.waits]:
-                unused = divide(_drawn_for(shares, shared.key.sequence, draw), shares)
-        except TicketsExhausted:  # enough may be left for those that want fewer
-            raise
-        except TicketError as error:  # the others' own draws would ask the same servers
-            for share in shared.shares[1:]:
-                if share.settle():
-                    share.errors.append(_copy(error))
-            raise
+                unused = divide(_drawn_for(shares, shared, draw), shares)
         finally:
             self._end(shared)
         self._discarded(shared.key.sequence, unused, "shared")
@@ -255,20 +254,33 @@ class SharedDraws:
                 pass
 
 
+def _drawn_for(shares: Sequence[_Share], shared: _SharedDraw, draw: DrawBlocks) -> list[range]:
+    """The tickets for the callers that wait; an error is given to all followers, too."""
+    name = shared.key.sequence
+    try:
+        return draw(name, sum(share.n for share in shares))
+    except TicketError as error:
+        if not _is_exhausted(error):  # the followers' own draws would ask the same servers
+            for share in shared.shares[1:]:
+                if share.settle():
+                    share.errors.append(_copy(error))
+            raise
+        if len(shares) == 1:
+            raise
+    return draw(name, shares[0].n)  # fewer may be left
+
+
+def _is_exhausted(error: TicketError) -> bool:
+    """Whether a server had too few tickets left."""
+    failures = error.failures.values() if isinstance(error, NoTicketServer) else [error]
+    return any(isinstance(failure, TicketsExhausted) for failure in failures)
+
+
 def _copy(error: TicketError) -> TicketError:
     """The same error for another caller, as each that is raised gets a traceback."""
     copied = copy(error)
     copied.__cause__ = error.__cause__
     return copied
-
-
-def _drawn_for(shares: Sequence[_Share], name: str, draw: DrawBlocks) -> list[range]:
-    try:
-        return draw(name, sum(share.n for share in shares))
-    except TicketsExhausted:
-        if len(shares) == 1:
-            raise
-        return draw(name, shares[0].n)  # fewer may be left
 
 
 def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> int:

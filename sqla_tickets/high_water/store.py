@@ -20,7 +20,7 @@ from ..connect.identity import Identity
 from ..dialects import ErrorKind
 from ..draw.access import ServerAccess
 from ..draw.table_state import TicketTable
-from ..errors import TicketError
+from ..errors import TicketError, TicketServerError
 from ..tables import inspection
 from ..tables.context import StatementContext
 from ..tables.metadata import Tombstone
@@ -333,7 +333,7 @@ class HighWaterStore:
                     try:
                         self.server.use(ask)
                     except Exception as error:  # noqa: BLE001  # no draw is to fail for it
-                        kind = self.server.context.dialect.error_kind(error)
+                        kind = self._kind(error)
                         log.debug("the marks on %s: %s", self.server, kind.value)
                         if kind is not ErrorKind.DEADLOCK:
                             return None, kind
@@ -342,6 +342,11 @@ class HighWaterStore:
                 return None, ErrorKind.DEADLOCK
             finally:
                 self._asking.pop(call, None)
+
+    def _kind(self, error: Exception) -> ErrorKind:
+        if isinstance(error, TicketServerError):  # no connection was opened: it may keep marks
+            return ErrorKind.DISCONNECTED
+        return self.server.context.dialect.error_kind(error)
 
 
 def at_once(work: Callable[[], None]) -> bool:

@@ -31,12 +31,13 @@ class Server:
         wanted: how many tickets each draw wanted.
         error: raised by each draw.
         most: a draw of more tickets finds that too few are left.
+        other_is_down: whether such a draw asks another server in vain.
     """
 
     def __init__(self) -> None:
         self.wanted: list[int] = []
         self.error: Exception | None = None
-        self.most = 10**9
+        self.most, self.other_is_down = 10**9, False
         self._next = 1
 
     def draw(self, name: str, n: int) -> list[range]:
@@ -44,7 +45,8 @@ class Server:
         if self.error is not None:
             raise self.error
         if n > self.most:
-            raise TicketsExhausted("too few are left")
+            error = TicketsExhausted("too few are left")
+            raise NoTicketServer("none", {"one": error}) if self.other_is_down else error
         first, self._next = self._next, self._next + n
         half = first + n // 2
         return [tickets for tickets in (range(first, half), range(half, first + n)) if tickets]
@@ -161,18 +163,38 @@ def test_the_last_tickets_are_still_drawn(threads: ThreadPoolExecutor) -> None:
     assert server.wanted == [4, 2]
 
 
+@pytest.mark.parametrize("other_is_down", [False, True])
 def test_too_few_tickets_for_the_leader_may_be_enough_for_others(
-    threads: ThreadPoolExecutor,
+    threads: ThreadPoolExecutor, *, other_is_down: bool
 ) -> None:
     server = Server()
-    server.most = 2
+    server.most, server.other_is_down = 2, other_is_down
     shared = SharedDraws(ignore, are_in_flight)
     leader, *followers = gathered(shared, server, threads, [5, 1, 1])
     shared.let_next_begin()
-    with pytest.raises(TicketsExhausted):
+    with pytest.raises(NoTicketServer if other_is_down else TicketsExhausted):
         leader.result(FOR_EVER)
     assert [follower.result(FOR_EVER) for follower in followers] == [None, None]
     assert server.wanted == [7, 5]
+
+
+def test_a_signal_handler_leaves_the_draw_of_its_own_thread_to_it() -> None:
+    """Its leader goes on only when the handler has returned: the next draw is led by another caller."""
+    server, shared, drawn = Server(), SharedDraws(ignore, are_in_flight), list[list[range] | None]()
+
+    def handle(*_: object) -> None:
+        drawn.append(shared.draw("photos", 1, server.draw, 0.01))
+        drawn.append(shared.draw("photos", 1, server.draw, 0.01))
+        shared.let_next_begin()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        assert shared.draw("photos", 1, server.draw, FOR_EVER) == [range(2, 3)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert drawn == [None, [range(1, 2)]]
 
 
 def test_a_follower_waits_no_longer_than_it_may(threads: ThreadPoolExecutor) -> None:
