@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -524,6 +524,11 @@ class TicketPool(event.EventTarget):
             }
         )
 
+    def _declared_in(self) -> Hashable:
+        """What changes when a MetaData is attached, or gets another table."""
+        tables = sum(len(metadata.tables) for metadata in self._metadatas)
+        return frozenset(self._metadatas.refs), tables
+
     def _declarations(self) -> Iterator[object]:
         """The declarations of ids in the attached MetaDatas that name this pool, of tickets and of others."""
         for metadata in self._metadatas:
@@ -612,7 +617,7 @@ def _spec_of(given: str | URL | Engine | AsyncEngine | ServerSpec) -> ServerSpec
 
 def _ticket_columns(metadata: MetaData) -> list[Column[Any]]:
     return mappers.drawing_columns(
-        column for table in metadata.tables.values() for column in table.columns
+        column for table in list(metadata.tables.values()) for column in table.columns
     )
 
 

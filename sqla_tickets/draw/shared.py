@@ -180,10 +180,9 @@ class SharedDraws:
         # a leader that began before that divides its tickets without this caller
         if share.over.wait(longest_wait):
             return
+        # its leader is held up, perhaps by the signal handler that calls this
         if self._open.get(shared.key) is shared:
-            self._open.pop(
-                shared.key, None
-            )  # its leader is held up, perhaps by the signal handler that calls this
+            self._open.pop(shared.key, None)
         if not share.settle():
             share.over.wait(longest_wait)  # it is just dividing them
 

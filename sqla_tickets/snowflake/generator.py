@@ -156,20 +156,22 @@ class SnowflakeGenerator:
         """Return the existing generator, or a new one."""
         if isinstance(sequence, str):
             name = name_of_sequence(sequence)
-            if layout is None:
-                found = (each for each in pool._declarations() if isinstance(each, _Declared))
-                layout = _layout_of(name, (d for d in found if sequence_of(d) == name), shard)
         else:
             name = sequence_of(sequence)
             layout = _layout_of(name, [sequence], shard)
         leases = allocator_of(pool)
-        key = name, layout, shard
-        made = leases.generators.get(key)
+        # a table that was declared since may declare the layout
+        asked = name, layout or pool._declared_in(), shard
+        made = leases.generators.get(asked)
         if made is None:
+            if layout is None:
+                found = (each for each in pool._declarations() if isinstance(each, _Declared))
+                layout = _layout_of(name, (d for d in found if sequence_of(d) == name), shard)
             new = super().__new__(cls)
             new._prepare(name, layout, leases, shard)
             registered = Registered(new, new._stop, new._drop_ready)
-            made = leases.generators.setdefault(key, registered)
+            made = leases.generators.setdefault((name, layout, shard), registered)
+            leases.generators[asked] = made
         if not isinstance(made.generator, cls):
             raise TicketArgumentError(
                 f"{cls.__name__} of {name!r}: expected no other generator of these ids, found a"

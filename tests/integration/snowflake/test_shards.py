@@ -168,6 +168,17 @@ def test_a_generator_has_the_layout_of_the_attached_column(
     del metadata
 
 
+def test_a_generator_has_the_layout_of_a_column_that_is_attached_later(pool: TicketPool) -> None:
+    """Of the same number of tables, too; the columns are looked at only when something has changed."""
+    for layout in (SNOWFLAKE, SONYFLAKE, INSTAGRAM):
+        before = SnowflakeGenerator(pool, "photos")
+        metadata = attached(pool, photos=SnowflakeSequence(layout=layout))
+        generator = SnowflakeGenerator(pool, "photos")
+        assert (before.layout, generator.layout) == (SNOWFLAKE, layout)
+        assert SnowflakeGenerator(pool, "photos") is generator
+        pool.detach(metadata)
+
+
 def test_a_generator_of_a_column_with_shards_needs_the_shard(pool: TicketPool) -> None:
     """Without it, a leased number would stand where the shard belongs."""
     sequence = SnowflakeSequence("photos", layout=INSTAGRAM, shard=shard_of_owner)
