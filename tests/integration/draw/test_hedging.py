@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from sqla_tickets import NoTicketServer, TicketError, TicketIntegrityError, TicketPool
 from sqla_tickets.connect.connection import Connection
-from sqla_tickets.draw import slow_path
+from sqla_tickets.draw import failover, slow_path
 from sqla_tickets.draw.hedging import HedgingMonitor
 from sqla_tickets.draw.server import InFlightRequest
 from sqla_tickets.draw.timing import TIMING
@@ -40,6 +40,7 @@ from tests.support.drivers import Route
 from tests.support.interrupts import monitors
 from tests.support.servers import MySQLLike, ServerFixtures
 from tests.support.tcp_proxy import Fault, TcpProxy
+from tests.support.timing import set_timing
 
 #: Longer than any loaded machine takes for what is not waited for, in seconds.
 FOR_EVER = 90.0
@@ -622,7 +623,10 @@ class CountingLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(*arguments, **keywords)
 
 
-def test_a_loop_is_not_given_more_to_do_by_every_poll(servers: ServerFixtures) -> None:
+def test_a_loop_is_not_given_more_to_do_by_every_poll(
+    servers: ServerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_timing(monkeypatch, failover, shared_from=1000)  # each task draws for itself
     server = mysql_like(servers, "mariadb")
     url = servers.fresh_database(server)
     pool, tasks = TicketPool([url.set(drivername="mysql+aiomysql")]), 20
