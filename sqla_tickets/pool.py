@@ -280,15 +280,16 @@ class TicketPool(event.EventTarget):
         try:
             name: str = sequence.name if type(sequence) is TicketSequence else sequence  # type: ignore[assignment]  # no key is None
             buffered = buffer.direct[name]
-            ready = buffered.ready
+        except (KeyError, TypeError):  # a new sequence, or no sequence
+            return self._next_buffered(*self._name_and_bounds(sequence))
+        ready = buffered.ready
+        try:
             if elapsed() < ready.until:
                 ticket = ready.pop()
                 if buffer.is_owner_process[0]:  # else the ticket is the parent's
                     return ticket
         except IndexError:  # there was none, or others were faster
             pass
-        except (KeyError, TypeError):  # a new sequence, or no sequence
-            return self._next_buffered(*self._name_and_bounds(sequence))
         block = sequence.block if isinstance(sequence, TicketSequence) else 1
         is_empty = not ready.tickets and not buffered.blocks
         if block == 1 and is_empty and buffer.is_owner_process[0]:
