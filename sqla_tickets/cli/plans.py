@@ -666,8 +666,9 @@ def finish(
     """
     for name in names:
         operations.refuse_during_resize(new, name)
-    steps = {name: _end_of_growth(new, name, quiet) for name in names}
-    behind = {server for name in names for server in resize.unfinished(new, name)}
+    found = {name: resize.unfinished(new, name) for name in names}
+    steps = {name: _end_of_growth(new, name, found[name], quiet) for name in names}
+    behind = {server for numbers in found.values() for server in numbers}
     restored = [
         f"if {server} came from a backup: sqla-tickets restore --offset"
         f" {server.offset}{option_of(new.name)}{with_shards}"
@@ -692,9 +693,10 @@ def finish(
     return Plan(steps, run, [*restored, "run sqla-tickets doctor with the new configuration"])
 
 
-def _end_of_growth(new: TicketPool, name: str, quiet: float) -> list[str]:
-    """The steps for a sequence's servers that have the old stride."""
-    unfinished = resize.unfinished(new, name)
+def _end_of_growth(
+    new: TicketPool, name: str, unfinished: dict[TicketServer, int], quiet: float
+) -> list[str]:
+    """The steps for a sequence's servers that have the old stride, given with their numbers."""
     lines = [
         f"check for {quiet:g} s that no client draws {name!r} from {server}, which has the old stride and is at "
         f"{number}"
