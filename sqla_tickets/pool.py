@@ -519,11 +519,16 @@ class TicketPool(event.EventTarget):
         return sorted(
             {
                 sequence_of(column.default, column)
-                for column in _ticket_columns(metadata)
+                for column in self._columns_of(metadata)
                 if isinstance(column.default, TicketSequence)
-                and (column.default.pool or "default") == self.name
             }
         )
+
+    def _columns_of(self, metadata: MetaData) -> Iterator[Column[Any]]:
+        """The columns whose ids, tickets or others, are declared to come from this pool."""
+        for column in _ticket_columns(metadata):
+            if (getattr(column.default, "pool", None) or "default") == self.name:
+                yield column
 
     def _declared_in(self) -> Hashable:
         """What changes when a MetaData is attached, or gets another table."""
@@ -531,11 +536,10 @@ class TicketPool(event.EventTarget):
         return frozenset(self._metadatas.refs), tables
 
     def _declarations(self) -> Iterator[object]:
-        """The declarations of ids in the attached MetaDatas that name this pool, of tickets and of others."""
+        """The declarations of ids in the attached MetaDatas, of tickets and of others."""
         for metadata in self._metadatas:
-            for column in _ticket_columns(metadata):
-                if (getattr(column.default, "pool", None) or "default") == self.name:
-                    yield column.default
+            for column in self._columns_of(metadata):
+                yield column.default
 
     def declared_sequences(self) -> set[str]:
         """The names of the sequences that the attached MetaDatas declare."""
