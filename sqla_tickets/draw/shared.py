@@ -181,8 +181,7 @@ class SharedDraws:
         if share.over.wait(longest_wait):
             return
         # its leader is held up, perhaps by the signal handler that calls this
-        if self._open.get(shared.key) is shared:
-            self._open.pop(shared.key, None)
+        self._let_none_follow(shared)
         if not share.settle():
             share.over.wait(longest_wait)  # it is just dividing them
 
@@ -227,10 +226,13 @@ class SharedDraws:
             self._open[shared.key] = shared
             self.waiting.append(shared)
 
-    def _close(self, shared: _SharedDraw) -> None:
-        """Let no more callers follow."""
+    def _let_none_follow(self, shared: _SharedDraw) -> None:
         if self._open.get(shared.key) is shared:
             self._open.pop(shared.key, None)
+
+    def _close(self, shared: _SharedDraw) -> None:
+        """Let no more callers follow, and no other draw begin it."""
+        self._let_none_follow(shared)
         with suppress(ValueError, IndexError):  # another draw lets it begin
             self.waiting.remove(shared)
 
