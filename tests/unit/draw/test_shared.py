@@ -6,8 +6,9 @@ import asyncio
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 
 import pytest
@@ -87,6 +88,18 @@ def tickets_of(callers: list[Future[list[range] | None]]) -> list[list[int]]:
     return [list(chain.from_iterable(caller.result(FOR_EVER) or ())) for caller in callers]
 
 
+@contextmanager
+def interrupted_by(handle: Callable[..., None]) -> Iterator[None]:
+    """A signal that this handler answers comes soon."""
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_one_draw_serves_all_that_came_before_it(threads: ThreadPoolExecutor) -> None:
     server = Server()
     shared = SharedDraws(ignore, are_in_flight)
@@ -143,13 +156,8 @@ def test_a_signal_handler_draws_while_its_thread_leads() -> None:
         drawn.append(shared.draw("photos", 1, server.draw, 0.01))
         shared.let_next_begin()
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
+    with interrupted_by(handle):
         assert shared.draw("photos", 1, server.draw, FOR_EVER) == [range(1, 2)]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert drawn == [None]
 
 
@@ -187,13 +195,8 @@ def test_a_signal_handler_leaves_the_draw_of_its_own_thread_to_it() -> None:
         drawn.append(shared.draw("photos", 1, server.draw, 0.01))
         shared.let_next_begin()
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
+    with interrupted_by(handle):
         assert shared.draw("photos", 1, server.draw, FOR_EVER) == [range(2, 3)]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert drawn == [None, [range(1, 2)]]
 
 
