@@ -196,12 +196,14 @@ def doctor(pools: PoolOptions, as_json: bool, sequences: tuple[str, ...]) -> Non
 
 
 def _opened(pools: PoolOptions, urls: tuple[str, ...], *, as_json: bool) -> list[Shard]:
-    """The application's databases: of the option, else of its variable, else of the configuration file.
+    """The application's databases: of the option, of the file that --config names, of their variable, of the file here.
 
     Says which, unless the option names them. Connects to nothing.
     """
     source = click.get_current_context().get_parameter_source("shards")
-    found, where = (urls, "SQLA_TICKETS_SHARDS") if urls else pools.shards()
+    found, where = urls, "SQLA_TICKETS_SHARDS"
+    if not urls or (pools.config and source is ParameterSource.ENVIRONMENT and pools.shards()[0]):
+        found, where = pools.shards()
     opened = [Shard(each) for each in dict.fromkeys(found)]  # one named twice has each id once
     if opened and source is not ParameterSource.COMMANDLINE:
         named = Text(f"Shards of {where}: {', '.join(map(str, opened))}")

@@ -187,7 +187,7 @@ def shard_options(command: Command) -> Command:
             envvar="SQLA_TICKETS_SHARDS",
             show_envvar=True,
             help="A database of the application; repeat the option for each. In the environment variable, separate the URLs"
-            " with spaces. Default: the shards in the configuration.",
+            " with spaces; shards in the --config file come before it. Default: the shards in the configuration.",
         ),
     ):
         command = option(command)

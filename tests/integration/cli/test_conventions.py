@@ -175,6 +175,7 @@ def test_shards_are_those_of_the_configuration(
     assert (named.code, "Shards of" in named.text) == (0, False)
     monkeypatch.setenv("SQLA_TICKETS_SHARDS", "sqlite:///shard.db")
     assert "Shards of SQLA_TICKETS_SHARDS: sqlite:///" in run_cli(*arguments).text
+    assert f"{file}: {shard}\n" in run_cli(*arguments, "--config", file).text, "a file beats it"
     monkeypatch.delenv("SQLA_TICKETS_SHARDS")
     servers = ["--server", "sqlite:///a.db", "--server", "sqlite:///b.db"]
     assert "Shards of" not in run_cli(*arguments, *servers).text, "they replace the file"
