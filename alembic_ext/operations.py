@@ -81,7 +81,7 @@ class CreateTicketTableOp(TicketTableOp):
         start_above: ``("photos", "id")`` to begin above the largest id of that column in the migration's own
             database and in all ``shards`` of the configuration file; with a list of URLs as a third item, in those
             databases.
-        layout: ``"replace"`` or ``"counter"``; None for the server's default.
+        layout: ``"replace"`` or ``"counter"``; None for the one on other servers, or else the default.
         bits: 64, or 32 for tickets up to 4,294,967,295.
         engine: the storage engine, on MySQL and MariaDB; None for InnoDB.
         pool: the name of the pool; None for ``"default"``, or the only one.

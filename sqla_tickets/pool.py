@@ -435,7 +435,8 @@ class TicketPool(event.EventTarget):
 
         Args:
             name: the sequence's name.
-            layout: None for ``"replace"`` on MySQL and MariaDB and ``"counter"`` elsewhere.
+            layout: None for the one that the sequence has on other servers, or else ``"replace"`` on MySQL and MariaDB
+                and ``"counter"`` elsewhere.
             start: the smallest ticket of a new table.
             bits: 64, or 32 for tickets up to 4,294,967,295.
             engine: the storage engine, on MySQL and MariaDB.

@@ -444,7 +444,11 @@ def raise_(
 
 @cli.command(short_help="Create the tables of sequences on all servers.")
 @click.argument("sequences", nargs=-1, required=True, type=sequence_name)
-@click.option("--layout", type=click.Choice(["replace", "counter"]), help="Default: the server's.")
+@click.option(
+    "--layout",
+    type=click.Choice(["replace", "counter"]),
+    help="Default: as on other servers, or the server's.",
+)
 @click.option(
     "--start",
     type=TICKET,

@@ -89,7 +89,7 @@ def create(
     Args:
         pool: the pool of the servers.
         name: the sequence's name.
-        layout: the layout; None for each server's default.
+        layout: the layout; None for the one that the sequence has on other servers, or else each server's default.
         start: the smallest ticket of a new table; an existing table must not be below it.
         above: every ticket from now on is larger than this: an existing table is raised.
         bits: 64 or 32.
@@ -130,7 +130,7 @@ def create(
     stub = tombstones.stub_column(pool.stride, *before)
     path = next((tombstones.path_of(s) for s in states.values() if isinstance(s, ActiveTable)), ())
 
-    def made(handle: TableHandle, start: int) -> NewTable:
+    def made(handle: TableHandle, start: int, layout: LayoutName | None = layout) -> NewTable:
         return handle.element(start, layout=layout, bits=bits, engine=engine, stub=stub, path=path)
 
     for handle, state in states.items():
@@ -140,7 +140,7 @@ def create(
             handle.server.create(made(handle, first))
             _check_start(handle, state, start)
     for handle, state in states.items():
-        element = made(handle, max(first, lost + 1))
+        element = made(handle, max(first, lost + 1), layout or _layout_of_others(handle, states))
         if state is None:
             handle.server.create(element)
         elif isinstance(state, Tombstone):
@@ -152,6 +152,15 @@ def create(
     if above:
         pool._marks.of(name).write_raised(above)
     return True
+
+
+def _layout_of_others(
+    handle: TableHandle, states: Mapping[TableHandle, FoundTable]
+) -> LayoutName | None:
+    """The layout that the sequence has on other servers, if a table on this one can have it."""
+    known = handle.server.context.dialect.layouts
+    others = (state.layout for state in states.values() if isinstance(state, ActiveTable))
+    return next((layout for layout in others if layout in known), None)
 
 
 def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
