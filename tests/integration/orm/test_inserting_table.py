@@ -240,7 +240,7 @@ def test_upsert(site: Site) -> None:
 
 
 @row(
-    "`insert().values(id=sequence.next_value())`, for one row or a list of rows",
+    "`insert().values(id=sequence.next_value())`, executed for one row or a list of rows",
     "one draw per statement",
 )
 def test_insert_of_next_value(site: Site) -> None:
