@@ -71,7 +71,7 @@ def post_photo(title: str) -> dict[str, int | str]:
 @app.get("/photos/{photo_id}")
 def get_photo(photo_id: int) -> dict[str, int | str]:
     with open_session() as session:
-        photo = session.get(Photo, photo_id)
+        photo = session.get(Photo, photo_id, identity_token=shard_of(photo_id))
         if photo is None:
             raise HTTPException(404)
         return {"id": photo.id, "title": photo.title}
