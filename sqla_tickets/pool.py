@@ -38,6 +38,8 @@ from .concurrency import (
     has_running_loop,
     in_background,
     in_event_loop,
+    process_id,
+    threading,
     wait_for_tasks,
 )
 from .connect.engines import address_of
@@ -165,6 +167,8 @@ class TicketPool(event.EventTarget):
         self._metadatas = WeakRegistry[MetaData]()
         #: Where the sequences are that have moved away: another attached pool, and a name there.
         self._redirects: dict[str, tuple[TicketPool, str]] = {}
+        #: By process: the lock of the thread that forgets what is the parent's.
+        self._reinitializing: dict[int, threading.RLock] = {}
         _pools.add(self)
         _install_fork_hook()
 
@@ -278,9 +282,14 @@ class TicketPool(event.EventTarget):
         """
         buffer = self._buffer
         try:
-            name: str = sequence.name if type(sequence) is TicketSequence else sequence  # type: ignore[assignment]  # no key is None
+            name: str = (
+                sequence.name  # type: ignore[assignment]  # None and another pool's sequence are no keys
+                if type(sequence) is TicketSequence
+                and (sequence.pool is None or sequence.pool == self.name)
+                else sequence
+            )
             buffered = buffer.direct[name]
-        except (KeyError, TypeError):  # a new sequence, or no sequence
+        except (KeyError, TypeError):  # a new sequence, another pool's, or no sequence
             return self._next_buffered(*self._name_and_bounds(sequence))
         ready = buffered.ready
         try:
@@ -350,9 +359,8 @@ class TicketPool(event.EventTarget):
         if self._is_async:
             self._check_caller()
         while True:
-            if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
-                self._reinit_after_fork()
-            blocks = self._buffer.take(name, n, bounds, self._draw, self._begin_fetch)
+            buffer = self._buffer_of_this_process()
+            blocks = buffer.take(name, n, bounds, self._draw, self._begin_fetch)
             if blocks is not None:  # else the buffer was dropped while we drew: that is a gap
                 return blocks
 
@@ -399,7 +407,9 @@ class TicketPool(event.EventTarget):
 
     def _buffer_of_this_process(self) -> Buffer:
         if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
-            self._reinit_after_fork()
+            with self._reinitializing.setdefault(process_id(), threading.RLock()):
+                if not self._buffer.is_owner_process[0]:  # no other thread has done it
+                    self._reinit_after_fork()
         return self._buffer
 
     def _new_buffer(self) -> Buffer:

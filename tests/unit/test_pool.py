@@ -102,10 +102,14 @@ def test_a_name_of_a_pool_that_is_none(name: Any) -> None:
                 kind("photos", pool=name)
 
 
-def test_a_sequence_of_another_pool_is_refused() -> None:
+@pytest.mark.parametrize("block", [None, 1, 10])
+def test_a_sequence_of_another_pool_is_refused(block: int | None) -> None:
+    """Also where this pool has tickets of that name at hand."""
     other = TicketSequence("photos", pool="media", block=10)
     with TicketPool(["sqlite://"]) as pool:
         pool.create_table("photos")
+        for _ in range(3 if block else 0):
+            pool.next_id(TicketSequence("photos", pool="default", block=block or 1))
         for draw in (pool.next_id, pool.buffered, lambda sequence: pool.next_ids(sequence, 3)):
             with pytest.raises(TicketArgumentError, match="belongs to the pool 'media'"):
                 draw(other)
