@@ -419,8 +419,12 @@ def in_background(
 
 
 def begin_task(work: Callable[[], None], name: str) -> asyncio.Task[None]:
-    """Begin ``work`` in a task of the current event loop, for which `wait_for_tasks` waits."""
-    task = asyncio.get_running_loop().create_task(greenlet_spawn(work), name=name)
+    """Begin ``work`` in a task of the current event loop, for which `wait_for_tasks` waits.
+
+    The loop's task factory may run a task at once, in the caller's greenlet: the two would get each other's answers.
+    """
+    loop = asyncio.get_running_loop()
+    task: asyncio.Task[None] = asyncio.Task(greenlet_spawn(work), loop=loop, name=name)
     _tasks.add(task)  # the loop holds only a weak reference
     task.add_done_callback(_tasks.discard)
     return task
@@ -442,6 +446,6 @@ def wait_for_tasks(seconds: float) -> None:
     """
     loop = current_loop()
     if loop is not None:
-        under_way = [task for task in _tasks if task.get_loop() is loop]
+        under_way = [task for task in list(_tasks) if task.get_loop() is loop]
         if under_way:
             await_only(asyncio.wait(under_way, timeout=seconds))

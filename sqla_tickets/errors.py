@@ -7,6 +7,7 @@ a password. No driver error escapes from a draw: it is the ``__cause__``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 
 from sqlalchemy.exc import DontWrapMixin
 
@@ -157,3 +158,10 @@ class TicketWarning(UserWarning):
 def reasons_of(failures: Iterable[TicketError]) -> str:
     """The messages of several servers' errors as one sentence."""
     return "; ".join(str(failure).removesuffix(".") for failure in failures)
+
+
+def copy_of(error: TicketError) -> TicketError:
+    """The same error for another caller, as each that is raised keeps the frames of its callers."""
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    return copied

@@ -20,7 +20,7 @@ from ..connect.connection import Connection
 from ..connect.limit import Pending
 from ..connect.timeouts import Timeouts
 from ..dialects import ErrorKind
-from ..errors import Deadlocked, OutOfStep, TicketError
+from ..errors import Deadlocked, OutOfStep, TicketError, copy_of
 from ..events import Draw
 from .access import OnQuarantine, Peers, ServerSpec
 from .buffer import drop_everything
@@ -807,7 +807,7 @@ class TicketServer(TableAccess):
             request.is_patient = request.stays = request.hedged = True
             self._draw_with_care(request)
             if (later := table.quarantine) not in (verified, None):  # of a draw that waited
-                raise later
+                raise copy_of(later)
             table.release()
             # the log's last word about it was a critical one
             log.warning("drawing again from the ticket table %r on %s: it is healthy", name, self)

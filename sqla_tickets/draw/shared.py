@@ -13,14 +13,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.util import await_only
 
 from ..concurrency import TaskEvent, begin_task, current_loop, threading
-from ..errors import NoTicketServer, TicketError, TicketsExhausted
+from ..errors import NoTicketServer, TicketError, TicketsExhausted, copy_of
 from .blocks import DrawBlocks, count, split
 from .timing import TIMING
 
@@ -43,7 +42,7 @@ class _Key(NamedTuple):
 
 
 class _ThreadEvent:
-    """A `threading.Event` for one thread, which a signal handler may set while that thread is just waiting for it."""
+    """An event for one thread, which a signal handler may set while that thread is just waiting; a wait that ends resets it."""
 
     def __init__(self) -> None:
         self._under_way = threading.Lock()
@@ -105,13 +104,14 @@ class _SharedDraw:
         shares: the parts of all callers, the leader's first.
         may_begin: set when another draw has ended.
         was_offered: whether others were let follow.
+        is_over: whether it has ended, so that no more callers are woken.
     """
 
-    __slots__ = ("key", "may_begin", "shares", "was_offered")
+    __slots__ = ("is_over", "key", "may_begin", "shares", "was_offered")
 
     def __init__(self, key: _Key, leader: _Share) -> None:
         self.key, self.shares, self.may_begin = key, [leader], _event_of(key.loop)
-        self.was_offered = False
+        self.was_offered = self.is_over = False
 
     def let_begin(self) -> bool:
         """Let it begin; returns whether it can. Any thread may call this."""
@@ -152,7 +152,7 @@ class SharedDraws:
             name: the sequence's name.
             n: how many tickets are wanted.
             draw: draws for all, if this caller leads.
-            longest_wait: for how many seconds this caller waits at most for the draw to begin, or to end.
+            longest_wait: for how many seconds this caller waits at most for the draw to begin, and again for its end.
 
         Raises:
             TicketError: as ``draw`` raises it, for all of its callers.
@@ -178,7 +178,7 @@ class SharedDraws:
     def _follow(self, shared: _SharedDraw, share: _Share, longest_wait: float) -> None:
         shared.shares.append(share)
         # a leader that began before that divides its tickets without this caller
-        if share.over.wait(longest_wait):
+        if shared.is_over or share.over.wait(longest_wait):
             return
         # its leader is held up, perhaps by the signal handler that calls this
         self._let_none_follow(shared)
@@ -208,14 +208,14 @@ class SharedDraws:
             shared.shares[0].over.wait()
             if not task.done():  # a listener of discarded tickets waits
                 await_only(asyncio.wait([task]))
-            task.result()
+            if not task.cancelled():  # else the caller draws for itself
+                task.result()
         finally:
             del task  # its error would refer to itself
 
     def _has_ended(self, shared: _SharedDraw, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before it began
-            self._end(shared)
-        else:
+        self._end(shared)  # it may have been cancelled or interrupted before it could
+        if not task.cancelled():
             task.exception()  # the caller that began it may have left
 
     def _offer(self, shared: _SharedDraw) -> None:
@@ -239,6 +239,7 @@ class SharedDraws:
     def _end(self, shared: _SharedDraw) -> None:
         """Wake all followers, and let no more callers follow."""
         self._close(shared)
+        shared.is_over = True
         for share in shared.shares:
             share.over.set()
 
@@ -256,7 +257,7 @@ class SharedDraws:
 
 
 def _drawn_for(shares: Sequence[_Share], shared: _SharedDraw, draw: DrawBlocks) -> list[range]:
-    """The tickets for the callers that wait; an error is given to all followers, too."""
+    """The tickets for the callers that wait; an error is given to all followers, too, unless a smaller draw may succeed."""
     name = shared.key.sequence
     try:
         return draw(name, sum(share.n for share in shares))
@@ -264,7 +265,7 @@ def _drawn_for(shares: Sequence[_Share], shared: _SharedDraw, draw: DrawBlocks) 
         if not _is_exhausted(error):  # the followers' own draws would ask the same servers
             for share in shared.shares[1:]:
                 if share.settle():
-                    share.errors.append(_copy(error))
+                    share.errors.append(copy_of(error))
             raise
         if len(shares) == 1:
             raise
@@ -275,13 +276,6 @@ def _is_exhausted(error: TicketError) -> bool:
     """Whether a server had too few tickets left."""
     failures = error.failures.values() if isinstance(error, NoTicketServer) else [error]
     return any(isinstance(failure, TicketsExhausted) for failure in failures)
-
-
-def _copy(error: TicketError) -> TicketError:
-    """The same error for another caller, as each that is raised gets a traceback."""
-    copied = copy(error)
-    copied.__cause__ = error.__cause__
-    return copied
 
 
 def divide(blocks: Sequence[range], shares: Sequence[_Share]) -> int:

@@ -6,19 +6,22 @@ import asyncio
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from sqla_tickets import NoTicketServer, TicketsExhausted, TicketTableMoved
-from sqla_tickets.concurrency import wait_for_tasks
-from sqla_tickets.draw.shared import SharedDraws, _Share, divide
+from sqla_tickets.concurrency import begin_task, wait_for_tasks
+from sqla_tickets.draw import shared as shared_module
+from sqla_tickets.draw.shared import SharedDraws, _Share, _SharedDraw, divide
 from tests.support.draws import until
 
 #: Longer than any loaded machine takes, in seconds.
@@ -317,10 +320,94 @@ def test_the_callers_of_a_draw_that_was_cancelled_with_all_tasks_draw_for_themse
         draw.cancel()
         return await asyncio.gather(*callers, return_exceptions=True)
 
-    leader, follower = asyncio.run(work())
-    assert isinstance(leader, asyncio.CancelledError)
-    assert follower is None
+    assert asyncio.run(work()) == [None, None]
     assert (list(shared.waiting), shared._open) == ([], {})
+
+
+def test_a_draw_of_tasks_that_is_interrupted_before_it_begins_keeps_no_caller_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a signal handler of the main thread, whose exception ends whatever runs."""
+    shared, interrupt = SharedDraws(ignore, are_in_flight), RuntimeError("the time is over")
+
+    def begin_interrupted(work: Callable[[], None], name: str) -> asyncio.Task[None]:
+        def end() -> None:
+            raise interrupt
+
+        return begin_task(end, name)
+
+    monkeypatch.setattr(shared_module, "begin_task", begin_interrupted)
+
+    async def work() -> list[list[range] | BaseException | None]:
+        callers = [
+            asyncio.create_task(greenlet_spawn(shared.draw, "photos", 1, Server().draw, FOR_EVER))
+            for _ in range(2)
+        ]
+        return await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), FOR_EVER)
+
+    assert asyncio.run(work()) == [interrupt, None]
+    assert (list(shared.waiting), shared._open) == ([], {})
+
+
+def test_tasks_that_their_loop_begins_at_once_share_a_draw() -> None:
+    """A draw that waits gets its own answers, and each caller gets what it waits for."""
+    server, shared = Server(), SharedDraws(ignore, are_in_flight)
+
+    def draw(name: str, n: int) -> list[range]:
+        assert await_only(asyncio.sleep(0, "an answer to the draw")) == "an answer to the draw"
+        return server.draw(name, n)
+
+    def call() -> list[range] | None:
+        blocks = shared.draw("photos", 1, draw, FOR_EVER)
+        assert await_only(asyncio.sleep(0, "an answer to it")) == "an answer to it"
+        return blocks
+
+    async def work() -> list[list[range] | None]:
+        asyncio.get_running_loop().set_task_factory(begun_at_once)  # type: ignore[arg-type]  # of coroutines only
+        callers = [asyncio.create_task(greenlet_spawn(call)) for _ in range(2)]
+        asyncio.get_running_loop().set_task_factory(None)
+        shared.let_next_begin()
+        return await asyncio.wait_for(asyncio.gather(*callers), FOR_EVER)
+
+    assert asyncio.run(work()) == [[range(1, 2)], [range(2, 3)]]
+
+
+def begun_at_once(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
+) -> asyncio.Task[Any]:
+    """As `asyncio.eager_task_factory`, which Python 3.12 has, for work that waits at once."""
+    awaited = work.send(None)
+
+    @types.coroutine
+    def rest() -> Generator[Any, Any, Any]:
+        nonlocal awaited
+        try:
+            while True:
+                awaited = work.send((yield awaited))
+        except StopIteration as end:
+            return end.value
+
+    async def go_on() -> Any:
+        return await rest()
+
+    return asyncio.Task(go_on(), loop=loop, **options)
+
+
+def test_a_caller_that_follows_just_after_the_end_does_not_wait(
+    threads: ThreadPoolExecutor,
+) -> None:
+    """It was held up between finding the draw and following it, so nobody would wake it."""
+    found: list[_SharedDraw] = []
+
+    def find_it() -> bool:
+        found.extend(shared.waiting)
+        return False
+
+    server, shared = Server(), SharedDraws(ignore, find_it)
+    assert shared.draw("photos", 1, server.draw, FOR_EVER) == [range(1, 2)]
+    shared._open[found[0].key] = found[0]
+    late = threads.submit(shared.draw, "photos", 1, server.draw, FOR_EVER)
+    assert late.result(FOR_EVER / 2) is None
 
 
 def test_the_error_of_a_draw_of_tasks_is_raised_by_those_that_wait(
