@@ -364,15 +364,15 @@ class HedgingMonitor:
     def _hedge_here(self, request: InFlightRequest, server: TicketServer, tokens: int) -> None:
         """Hedge a request in its own thread, or in the background if something has to be found out first."""
         request.hedged = request.waits_for_hedge = True
+        self._tokens -= tokens  # before other threads look, and before it earns one
         try:
             is_sent = self._draw_too(request, server)
         finally:
             request.waits_for_hedge = False
-        if not is_sent:
-            self._hedge(request, server, tokens)
-            return
-        self._tokens -= tokens
-        _log_hedge(request, server)
+        if is_sent:
+            _log_hedge(request, server)
+        else:
+            self._hedge(request, server, 0)
 
     def _draw_too(self, request: InFlightRequest, server: TicketServer) -> bool:
         """Draw from another server; returns False if that has to be done in the background."""

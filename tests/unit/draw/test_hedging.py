@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,22 @@ def test_hedges_that_win_in_time_go_on(site: Site) -> None:
         site.hedges.pop()()
         assert request.cancelled is CancelReason.LOST_HEDGE
         site.end(request)
+
+
+def test_a_hedge_in_the_thread_of_its_draw_is_paid_for_before_it_is_sent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else many threads would spend the same token."""
+    draw, left = site.second.draw_at_once, list[float]()
+
+    def draw_and_look(*arguments: Any) -> list[range] | None:
+        left.append(site.monitor._tokens)
+        return draw(*arguments)
+
+    monkeypatch.setattr(site.second, "draw_at_once", draw_and_look)
+    site.monitor._tokens = TIMING.most_tokens
+    site.monitor._hedge_here(site.draw(), site.second, 1)
+    assert left == [site.monitor._tokens] == [TIMING.most_tokens - 1]
 
 
 def test_draw_waits_for_its_server_without_a_token(site: Site) -> None:
