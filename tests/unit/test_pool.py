@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -31,6 +34,7 @@ from sqla_tickets import (
     TicketSequence,
     TicketWarning,
 )
+from sqla_tickets.draw.buffer import Buffer
 
 
 class Name(str, enum.Enum):
@@ -117,6 +121,29 @@ def test_a_sequence_of_another_pool_is_refused(block: int | None) -> None:
         media.create_table("photos")
         assert media.next_id(other)
         assert media.buffered(other) == 9
+
+
+def test_threads_of_a_fork_made_in_c_forget_the_parent_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one would forget the draw that the other has begun since."""
+    with TicketPool(["sqlite://"]) as pool, ThreadPoolExecutor(2) as threads:
+        forget, both, times = pool._reinit_after_fork, Barrier(2), list[float]()
+
+        def forget_slowly() -> None:
+            times.append(time.monotonic())
+            time.sleep(0.1)
+            forget()
+
+        def begin() -> Buffer:
+            both.wait()
+            return pool._buffer_of_this_process()
+
+        monkeypatch.setattr(pool, "_reinit_after_fork", forget_slowly)
+        pool._buffer.is_owner_process = b"\0"
+        first, second = (threads.submit(begin) for _ in range(2))
+        assert first.result() is second.result()
+        assert len(times) == 1
 
 
 def test_one_engine_twice() -> None:
