@@ -133,12 +133,13 @@ class Failover:
         left = first.timeouts.draw_seconds
         until = time.monotonic() + left
         longest = max(TIMING.shared_wait_seconds, TIMING.shared_wait_times * first.patience)
-        while left > 0 and self._is_to_share(name, n):
+        while True:
             blocks = self._shared.draw(name, n, self._draw_unshared, min(longest, left))
             if blocks is not None:
                 return blocks
             left = until - time.monotonic()
-        return self._draw_unshared(name, n)
+            if left <= 0 or not self._is_to_share(name, n):
+                return self._draw_unshared(name, n)
 
     def _draw_unshared(self, name: str, n: int) -> list[range]:
         """The same as `draw`, however many draws are in flight."""
