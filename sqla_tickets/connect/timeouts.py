@@ -15,13 +15,14 @@ The earliest of these ends a wait for one server. The first two of them are exac
 - The driver ends what the monitor cannot reach: `dialects`, ``set_connect_defaults``. Some drivers take whole seconds. The
   user's own ``Engine`` keeps its time-outs.
 
-Five exceptions add to that:
+Six exceptions add to that:
 
 - A server that is asked again: at most twice if it came back, ended the draw with a deadlock, answers others, or had
   closed an idle connection, and three times more if its table serves a queue of others: `draw.failover`,
   ``servers_to_try``, with ``max_queues``. The draw checks that for half a second at most: `draw.slow_path`,
   ``_is_in_a_queue``, with ``queue_seconds``.
 - A draw that several callers share: ``timeout`` + ``lock_wait``: `draw.failover`, ``_share``.
+- A block that another task draws: a quarter of a second. `draw.timing`: ``refill_wait_seconds``, ``refills_waited_for``.
 - The marks of peers: a second before the first draw from a table, and one more where a mark looks forged; with
   ``require_peer``, each wait is as long as for a server. 5 seconds for a draw that is far ahead. `high_water.timing`:
   ``patience_seconds``, ``lead_wait_seconds``.
