@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -201,7 +201,8 @@ def _opened(pools: PoolOptions, urls: tuple[str, ...], *, as_json: bool) -> list
     Says which, unless the option names them. Connects to nothing.
     """
     source = click.get_current_context().get_parameter_source("shards")
-    found, where = urls, "SQLA_TICKETS_SHARDS"
+    found: Sequence[str] = urls
+    where = "SQLA_TICKETS_SHARDS"
     if not urls or (pools.config and source is ParameterSource.ENVIRONMENT and pools.shards()[0]):
         found, where = pools.shards()
     opened = [Shard(each) for each in dict.fromkeys(found)]  # one named twice has each id once
