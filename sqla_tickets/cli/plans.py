@@ -750,6 +750,12 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
         for server, state in states.items()
         if isinstance(state, Tombstone) and state.kind == "converting"
     }
+    lost = [server for server, state in states.items() if state is None]
+    if lost and (unfinished or closed):  # `create` waits for the end of a growth
+        raise TicketTableMissing(
+            f"there is no ticket table {name!r} on {lost[0]}, which has joined: first run sqla-tickets grow --add on the"
+            " old configuration again, with the same servers"
+        )
     joined = [
         n for s, state in states.items() if s not in closed and (n := _number(s, name, state))
     ]

@@ -40,13 +40,16 @@ class SequenceMarks:
             opens_above: the number above which a table is to be opened, at least; None when none is opened.
 
         Raises:
-            TicketTableError: a mark above it is not credible, so that it is unknown where to open the table.
+            TicketTableError: a mark above it is not credible, or a server does not show its marks, so that it is unknown
+                where to open the table.
         """
         token = random.getrandbits(62) + 1  # distinguishes the generations of a name
         rows = [Mark(self._name, self._stride, peer.offset, token, 0) for peer in self._peers]
-        known, refuted = self._verified(
-            {peer: peer.store.prepare(self._name, rows) for peer in self._peers}
-        )
+        prepared = {peer: peer.store.prepare(self._name, rows) for peer in self._peers}
+        for peer, kept in prepared.items():
+            if kept is None and opens_above is not None:
+                raise self._not_shown(peer)
+        known, refuted = self._verified({peer: kept or [] for peer, kept in prepared.items()})
         for _, number, text in refuted:
             if opens_above is not None and number > opens_above:
                 raise TicketTableError(text)
@@ -141,11 +144,14 @@ class SequenceMarks:
     def _kept_with(self, peer: Peer, stride: int) -> dict[int, int]:
         kept = peer.store.kept(self._name, stride)
         if kept is None:
-            raise TicketTableError(
-                f"{peer} does not show how far the other servers have issued {self._name!r}: check that it is running, "
-                "and run this again"
-            )
+            raise self._not_shown(peer)
         return kept
+
+    def _not_shown(self, peer: Peer) -> TicketTableError:
+        return TicketTableError(
+            f"{peer} does not show how far the other servers have issued {self._name!r}: check that it is running, and"
+            " run this again"
+        )
 
     def end_smaller_strides(self) -> None:
         """Let clients of an earlier stride find nothing that they may issue, even from a server that is set back."""

@@ -255,11 +255,11 @@ class HighWaterStore:
                 written += map(Written, part, repeat(identity), stored)
         return written
 
-    def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark]:
+    def prepare(self, name: str, rows: Collection[Mark]) -> list[Mark] | None:
         """Create the table of marks where it is missing, and a sequence's rows where it has none.
 
         Returns:
-            The marks that the server keeps of the sequence.
+            The marks that the server keeps of the sequence; None if it does not answer.
         """
         others = [row for row in rows if row.offset != self.offset]
 
@@ -273,6 +273,8 @@ class HighWaterStore:
         if not others and in_memory(self.server.engine):
             return []  # no server can join later
         found, error = self._try(read_rows, patient=True)
+        if found is None and error not in _HAS_NONE:
+            return None
         if error is ErrorKind.TABLE_MISSING:
             self._try(_create, patient=True)  # unless another process does it at the same time
         if len(found or []) < len(others) or error is ErrorKind.TABLE_MISSING:

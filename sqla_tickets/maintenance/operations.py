@@ -127,6 +127,9 @@ def create(
             lost,
         )
 
+    raised = max(above, lost, first - 1) if is_lost else above
+    if raised:
+        refuse_to_meet(pool, name, raised, joined_above(pool, name))
     stub = tombstones.stub_column(pool.stride, *before)
     path = next((tombstones.path_of(s) for s in states.values() if isinstance(s, ActiveTable)), ())
 
@@ -235,7 +238,7 @@ def _lost_above(
         earlier: the largest mark of another stride; 0 if there is none.
     """
     margin = pool._marks.margin
-    by_marks = known + margin if known >= first else 0
+    by_marks = known + margin if known >= first or (known and None in states.values()) else 0
     return max(_lost_below(states), by_marks, earlier + margin if earlier else 0)
 
 
@@ -407,8 +410,8 @@ def convert(pool: Servers, name: str, layout: LayoutName) -> None:
     for handle, state in states.items():
         if isinstance(state, ActiveTable) and state.layout == layout:
             continue
-        tombstone = handle.close("converting", pool.name, name)
-        start, bits = tombstone.high_water + 1, _bits(tombstone, tombstone.high_water)
+        tombstone = handle.close("converting", pool.name, name, state)
+        start, bits = tombstone.high_water + 1, bits_for(tombstone, tombstone.high_water)
         stub = tombstones.stub_column(pool.stride, tombstone)
         element = handle.element(start, layout=layout, bits=bits, stub=stub, path=tombstone.path)
         handle.open(element, tombstone)
@@ -425,23 +428,22 @@ def rename(pool: Servers, old: str, new: str) -> None:
         raise TicketArgumentError(
             f"cannot rename {old!r}: the new name equals the old one. Choose another name"
         )
-    sources = handles(pool, old)
     transfers = [
         _Transfer([source], [target])
-        for source, target in zip(sources, handles(pool, new), strict=True)
+        for source, target in zip(handles(pool, old), handles(pool, new), strict=True)
     ]
     _compare(transfers)
-    to_be_done = [t for t in zip(sources, transfers, strict=True) if t[1].is_to_be_done()]
+    to_be_done = [transfer for transfer in transfers if transfer.is_to_be_done()]
     if to_be_done:
         refuse_during_resize(pool, old)
-    known = pool._marks.of(new).prepare(opens_above=0)
-    marks = pool._marks.of(old)
-    for source, transfer in to_be_done:
-        # it may have been set back, and only its peers know
-        issued = marks.issued_before(source.server, pool.stride)
-        transfer.run(max(known, issued), pool._marks.margin)
+    before, after = pool._marks.of(old), pool._marks.of(new)
+    known = after.prepare(opens_above=0)
+    for transfer in to_be_done:
+        transfer.place()
+    for transfer in to_be_done:
+        transfer.run(known, pool._marks.margin, before, after)
     for transfer in transfers:
-        transfer.raise_marks(marks)
+        transfer.raise_marks(before)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -451,11 +453,12 @@ def move(source: Servers, name: str, target: Servers) -> None:
         TicketError: as `check_move` raises it, or a server failed. Call it again when that is repaired.
     """
     transfer, is_to_be_done = _checked_move(source, name, target)
+    before, after = source._marks.of(name), target._marks.of(name)
     if is_to_be_done:
-        known = target._marks.of(name).prepare(opens_above=0)
-        # a source may have been set back, and only its peers know
-        transfer.run(max(known, source._marks.of(name).largest()), target._marks.margin)
-    transfer.raise_marks(source._marks.of(name))
+        known = after.prepare(opens_above=0)
+        transfer.place()
+        transfer.run(known, target._marks.margin, before, after)
+    transfer.raise_marks(before)
 
 
 def check_move(source: Servers, name: str, target: Servers) -> bool:
@@ -531,6 +534,7 @@ class _Transfer:
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
         self._sources, self._targets = sources, targets
+        self._placed: dict[TableHandle, Tombstone] = {}
         self.there = {handle: handle.inspect() for handle in targets}
         self.here = {handle: handle.inspect() for handle in sources}
 
@@ -600,34 +604,49 @@ class _Transfer:
             above = max(state.high_water for state in closed) + self.source.stride
             marks.write_raised(above, [handle.server for handle in self._sources])
 
-    def run(self, known: int, margin: int) -> None:
-        """Do the remaining steps.
-
-        Args:
-            known: the largest mark of the sources, or of an earlier generation of the target's name.
-            margin: how many numbers above it may have been issued.
-        """
-        source, target = self._sources[0], self._targets[0]
-        opening = Destination("opening", source.pool, source.sequence)
-        placed = {
+    def place(self) -> None:
+        """Leave tombstones on the targets, so that nobody creates a table there before the sources are closed."""
+        opening = Destination("opening", self.source.pool, self.source.sequence)
+        self._placed = {
             handle: handle.place_tombstone(opening, state)
             for handle, state in self.there.items()
             if not isinstance(state, ActiveTable) and not self.has_gone_on
         }
+
+    def run(self, known: int, margin: int, before: SequenceMarks, after: SequenceMarks) -> None:
+        """Do the remaining steps, after `place`.
+
+        Args:
+            known: the largest mark of an earlier generation of the target's name.
+            margin: how many numbers above a mark may have been issued.
+            before: the marks of the sources.
+            after: the marks of the targets.
+        """
+        source, target = self._sources[0], self._targets[0]
+        # a source may have been set back, and only its peers know
+        issued = [before.issued_before(handle.server, handle.stride) for handle in self._sources]
         closed = [
             handle.close("moved", target.pool, target.sequence, state)
             for handle, state in self.here.items()
         ]
-        everywhere = (*closed, *placed.values())
+        everywhere = (*closed, *self._placed.values())
         high = max(tombstone.high_water for tombstone in everywhere)
-        high = high if known <= high else known + margin
+        unseen = [
+            mark
+            for mark, tombstone in zip(issued, closed, strict=True)
+            if mark > tombstone.high_water
+        ]
+        unseen += [known] if known > high else []
+        high = max([high, *(mark + margin for mark in unseen)])
         last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
         path = redirect_paths.extended(
             closed[0].path, (source.pool, source.sequence), (target.pool, target.sequence)
         )
         stub = tombstones.stub_column(target.stride, *everywhere)
-        for handle, tombstone in placed.items():
-            layout, bits = _layout_for(handle, last), _bits(last, high)
+        # a server that is lost before anybody has drawn from it
+        after.write_raised(high, [handle.server for handle in self._placed])
+        for handle, tombstone in self._placed.items():
+            layout, bits = _layout_for(handle, last), bits_for(last, high)
             element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
             handle.open(element, tombstone)
         for handle, state in self.there.items():
@@ -661,7 +680,7 @@ def _leads_to(state: FoundTable, handle: TableHandle) -> bool:
     )
 
 
-def _bits(tombstone: Tombstone, high_water: int) -> int:
+def bits_for(tombstone: Tombstone, high_water: int) -> int:
     """The bits of the new table: 32 if the old one had 32 and has room left; else 64."""
     return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64
 

@@ -36,7 +36,7 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import Servers, TableHandle, handles
-from .operations import MARGIN_NUMBERS, metadata_statement, refuse_during_resize
+from .operations import MARGIN_NUMBERS, bits_for, metadata_statement, refuse_during_resize
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -82,7 +82,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     earlier = earlier_gap(old, new, name)
     is_void = earlier is not None and earlier.is_void
     highest, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
-    if above + gap // 10 > model.largest:
+    if above + (gap if widens else MARGIN_NUMBERS) // 10 > model.largest:
         raise TicketArgumentError(
             f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
             "left. Choose a smaller gap, or widen the tables to 64 bits"
@@ -97,13 +97,15 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         _check_below(old, new, name, bound, 0 if earlier else min(gap // 2, old._marks.lead))
     for handle, state in joining.items():
         _open(handle, state, above, model, bits=bits, stub=stub)
+        if isinstance(state, ActiveTable) and not widens:  # another pool may have left it
+            handle.raise_above(above)
     for handle in states:
         if not isinstance(handle.inspect(), ActiveTable):
             raise TicketTableError(
                 f"{handle} was closed by another command while servers joined: run that command again, with all "
                 f"{len(new.servers)} servers"
             )
-    return above if is_void else min([above, *_joined(joining)])
+    return above if is_void or not widens else min([above, *_joined(joining)])
 
 
 def _open(
@@ -141,7 +143,8 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     known = new._marks.of(name).largest()
     earlier = earlier_gap(old, new, name)
     _, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
-    return above if earlier and earlier.is_void else min([above, *_joined(joining)])
+    opens_above = new.stride == old.stride or (earlier and earlier.is_void)
+    return above if opens_above else min([above, *_joined(joining)])
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -372,7 +375,7 @@ def finish(new: Servers, name: str) -> list[int]:
         element = handle.element(
             above + 1,
             layout=tombstone.layout,
-            bits=tombstone.bits,
+            bits=bits_for(tombstone, above),
             stub=tombstones.stub_column(new.stride, tombstone),
             path=tombstone.path,
         )

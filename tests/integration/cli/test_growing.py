@@ -654,6 +654,77 @@ def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: Ope
 
 
 @SQLITE
+def test_table_that_a_joining_server_has_left_over_is_raised(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It may be a reused server's, or a backup's; its next ids could be those of rows on the shards."""
+    old, new = open_pool(urls[:2], 16), open_pool(urls[:3], 16)
+    old.create_table("photos")
+    old.raise_above("photos", 10**6)
+    handle = TableHandle(new.servers[2], "default", "photos")
+    handle.server.create(handle.element(1))
+    begin = resize.begins_above(old, new, "photos", gap=10**12, held=5 * 10**6)
+    assert resize.begin(old, new, "photos", held=5 * 10**6) == begin > 5 * 10**6
+    assert new.servers[2].draw("photos", 1)[0][0] > begin
+
+
+@SQLITE
+def test_room_in_the_stride_of_32_bits_is_room(urls: list[URL], open_pool: OpenPool) -> None:
+    """No gap is left there, so the numbers need not suffice for one."""
+    old, new = open_pool(urls[:2], 16), open_pool(urls[:3], 16)
+    old.create_table("photos", bits=32)
+    assert resize.begin(old, new, "photos") < 10**7
+
+
+@SQLITE
+def test_finish_widens_a_table_of_32_bits_that_ends_below_the_margin(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """A restored server goes on above what it may have issued; a table that could not would stay closed."""
+    old, new = open_pool(urls[:2]), open_pool(urls, 4)
+    old.create_table("photos", bits=32)
+    old.raise_above("photos", 2**32 - 300_000)
+    resize.begin(old, new, "photos", gap=250_000)
+    (ids,) = old.servers[0].draw("photos", 100)
+    old.dispose()  # which writes the marks
+    run(urls[0], "UPDATE photos SET id = id - 200")
+    resize.finish(new, "photos")
+    with open_pool(urls, 4) as later:
+        assert later.servers[0].draw("photos", 1)[0][0] > ids[-1]
+
+
+@SQLITE
+def test_creation_during_growth_raises_no_restored_server_into_the_gap(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Its backup is older than the growth, so only its peers know where the others joined."""
+    old, new = open_pool(urls[:2]), open_pool(urls, 4)
+    old.create_table("photos")
+    above = resize.begin(old, new, "photos", gap=10**6)
+    run(urls[0], f"DELETE FROM {MARKS} WHERE mark = {above}")
+    before = old.servers[0].last_ticket("photos")
+    with pytest.raises(TicketTableError, match=f"above {above}"):
+        operations.create(old, "photos", above=above + 10_000)
+    assert old.servers[0].last_ticket("photos") == before
+
+
+@SQLITE
+def test_finish_without_the_table_of_a_joined_server_names_the_next_step(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    old, new = open_pool(urls[:2]), open_pool(urls, 4)
+    old.create_table("photos")
+    resize.begin(old, new, "photos")
+    run(urls[2], "DROP TABLE photos")
+    refused = run_cli("grow", "--finish", "--yes", "--quiet", 0, *options(urls))
+    assert "first run sqla-tickets grow --add on the old configuration again" in refused.text
+    again = run_cli("grow", *options(urls[:2]), *joining(urls[2:]))
+    assert again.code == 0, again.text
+    done = run_cli("grow", "--finish", "--yes", "--quiet", 0, *options(urls))
+    assert done.code == 0, done.text
+
+
+@SQLITE
 def test_growth_and_retirement_divide_node_numbers(urls: list[URL], open_pool: OpenPool) -> None:
     numbering = "SELECT holder FROM ticket_nodes WHERE node = -1"
     old = open_pool(urls[:2], 2)

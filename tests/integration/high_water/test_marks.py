@@ -26,7 +26,7 @@ from sqla_tickets import (
 )
 from sqla_tickets.concurrency import pause
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
-from sqla_tickets.dialects import LayoutName
+from sqla_tickets.dialects import ErrorKind, LayoutName
 from sqla_tickets.draw import server as server_module
 from sqla_tickets.draw.table_state import TicketTable
 from sqla_tickets.high_water.statements import MARKS
@@ -1056,3 +1056,16 @@ def test_two_addresses_of_one_server(
     required = TicketPool([urls[0], urls[0].set(host="localhost")], require_peer=True)
     with required, pytest.raises(TicketTableError, match=wanted):  # its own marks are no peer's
         required.next_id("photos")
+
+
+def test_a_table_is_not_opened_while_a_server_does_not_show_its_marks(
+    pool: TicketPool, ticket_urls: list[URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could begin below what the lost one has issued."""
+    run(ticket_urls[1], "DROP TABLE photos")
+    first = pool._marks.of("photos")._peers[0].store
+    monkeypatch.setattr(first, "_try", lambda *_, **__: (None, ErrorKind.TIMEOUT))
+    with pytest.raises(TicketTableError, match="does not show how far the other servers"):
+        pool.create_table("photos")
+    monkeypatch.undo()
+    pool.create_table("photos")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -255,8 +256,9 @@ def test_two_moves_to_two_pools_at_once(
         )
         assert late.is_to_be_done()
         operations.move(default, "photos", media)
+        late.place()
         with pytest.raises(TicketError, match="changed by another client"):
-            late.run(0, 0)
+            late.run(0, 0, default._marks.of("photos"), third._marks.of("photos"))
         drawn += media.next_ids("photos", 8)
         with pytest.raises(TicketTableMoved):
             third.next_id("photos")
@@ -354,6 +356,76 @@ def test_repeated_rename_closes_a_name_whose_heir_was_made_again(
     drawn = restored_after_rename(default)
     default.create_table("pictures")
     assert_repeated_rename_closes(default, ticket_urls, drawn)
+
+
+@pytest.mark.parametrize("then", ["again", "back"])
+def test_half_a_rename_lets_nobody_create_the_other_half(
+    default: TicketPool, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """A table of the new name would begin below the tickets that the old one has issued."""
+    default.create_table("photos")
+    drawn = [i for server in default.servers for i in server.draw("photos", 500)[0]]
+    run_one, begun = operations._Transfer.run, list[object]()
+
+    def run_first(transfer: operations._Transfer, *arguments: Any) -> None:
+        begun.append(transfer)
+        if len(begun) > 1:
+            raise KeyboardInterrupt
+        run_one(transfer, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operations._Transfer, "run", run_first)
+        with pytest.raises(KeyboardInterrupt):
+            operations.rename(default, "photos", "pictures")
+    with pytest.raises(TicketTableError, match="has not ended: run that migration again"):
+        default.create_table("pictures")
+    drawn += default.next_ids("photos", 9)
+    names = ("photos", "pictures") if then == "again" else ("pictures", "photos")
+    operations.rename(default, *names)
+    drawn += [i for server in default.servers for i in server.draw(names[1], 9)[0]]
+    assert_unique(drawn)
+
+
+def test_server_lost_after_a_rename_begins_above_what_it_had_issued(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Nobody has drawn from it since, so only the rename can have told its peers."""
+    default.create_table("photos")
+    TableHandle(default.servers[1], "default", "photos").raise_above(200_000)
+    (issued,) = default.servers[1].draw("photos", 1)
+    operations.rename(default, "photos", "pictures")
+    run(ticket_urls[1], "DROP TABLE pictures")
+    with TicketPool(ticket_urls) as later:
+        later.create_table("pictures")
+        (ids,) = later.servers[1].draw("pictures", 1)
+        assert ids[0] > issued[-1]
+
+
+def test_source_that_was_set_back_moves_with_the_margin_of_its_own_mark(
+    default: TicketPool, media: TicketPool
+) -> None:
+    """Another source is above that mark, but says nothing of what this one has issued since."""
+    default.create_table("photos")
+    (issued,) = default.servers[0].draw("photos", 5000)
+    default.dispose()  # which writes the marks
+    set_up_anew(default, 0, number=2000)
+    TableHandle(default.servers[1], "default", "photos").raise_above(20_000)
+    operations.move(default, "photos", media)
+    (ids,) = media.servers[0].draw("photos", 1)
+    assert ids[0] > issued[-1] + default._marks.margin
+
+
+def test_interrupted_conversion_is_finished_under_another_name_of_the_pool(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """As after a move, when the new servers take the name of the old pool."""
+    default.create_table("photos", layout="counter")
+    drawn = default.next_ids("photos", 9)
+    TableHandle(default.servers[0], "default", "photos").close("converting", "default", "photos")
+    with TicketPool(ticket_urls, name="renamed") as renamed:
+        operations.convert(renamed, "photos", "counter")
+        drawn += [i for server in renamed.servers for i in server.draw("photos", 9)[0]]
+    assert_unique(drawn)
 
 
 def interrupted(default: TicketPool, media: TicketPool) -> int:
