@@ -208,7 +208,7 @@ class SequenceMarks:
                 for issuer in self._peers
                 if issuer is not peer and (servers is None or issuer.server in servers)
             ]
-            are_known = peer.read(tables)
+            are_known = peer.read(tables, patient=True)
             raised = [(t, seed(above + 1, self._stride, t.offset)) for _, t in tables]
             numbers = [(table, number) for table, number in raised if peer.stored(table) < number]
             sent = peer.write(numbers, patient=True)

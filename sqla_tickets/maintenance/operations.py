@@ -643,8 +643,6 @@ class _Transfer:
             closed[0].path, (source.pool, source.sequence), (target.pool, target.sequence)
         )
         stub = tombstones.stub_column(target.stride, *everywhere)
-        # a server that is lost before anybody has drawn from it
-        after.write_raised(high, [handle.server for handle in self._placed])
         for handle, tombstone in self._placed.items():
             layout, bits = _layout_for(handle, last), bits_for(last, high)
             element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
@@ -652,6 +650,8 @@ class _Transfer:
         for handle, state in self.there.items():
             if isinstance(state, ActiveTable):
                 handle.raise_above(high)
+        # a server may be lost before anybody has drawn from it; before they open, another run would add a margin
+        after.write_raised(high, [handle.server for handle in self._placed])
 
 
 def _compare(transfers: list[_Transfer]) -> None:

@@ -161,11 +161,11 @@ def test_a_hedge_in_the_thread_of_its_draw_is_paid_for_before_it_is_sent(
     """Else many threads would spend the same token."""
     draw, left = site.second.draw_at_once, list[float]()
 
-    def draw_and_look(*arguments: Any) -> list[range] | None:
+    def draw_and_record(*arguments: Any) -> list[range] | None:
         left.append(site.monitor._tokens)
         return draw(*arguments)
 
-    monkeypatch.setattr(site.second, "draw_at_once", draw_and_look)
+    monkeypatch.setattr(site.second, "draw_at_once", draw_and_record)
     site.monitor._tokens = TIMING.most_tokens
     site.monitor._hedge_here(site.draw(), site.second, 1)
     assert left == [site.monitor._tokens] == [TIMING.most_tokens - 1]
