@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -106,7 +107,7 @@ class _Endpoints:
         name: str = request.path_params["name"]
         try:
             self._check_may(request, name)
-            await _check_has_no_body(request)
+            await _check_has_no_body(request, self._settings.deadline_seconds)
             n, numbers = self._arguments(request)
             blocks = await self._service.reserve(name, n)
             records = [_record(block, numbers) for block in blocks]
@@ -269,22 +270,24 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
     return {"first": first, "step": block.step, "count": len(block)}
 
 
-async def _check_has_no_body(request: Request) -> None:
+async def _check_has_no_body(request: Request, deadline_seconds: float) -> None:
     """Check that a request has no body: what is in it would not be read.
 
     Raises:
-        Problem: it has one.
+        Problem: it has one, or announces one that does not end by the deadline, or that its client breaks off.
     """
     headers = request.headers
-    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        async for part in request.stream():
-            if part:
-                raise Problem(
-                    400,
-                    "invalid_parameters",
-                    "A request for tickets has no body; this one has.",
-                    "Send n and numbers in the URL, as in ?n=5.",
-                )
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return
+    with contextlib.suppress(ClientDisconnect, TimeoutError), anyio.fail_after(deadline_seconds):
+        if not await anext(request.stream()):  # chunks may come to nothing
+            return
+    raise Problem(
+        400,
+        "invalid_parameters",
+        "A request for tickets has no body; this one has.",
+        "Send n and numbers in the URL, as in ?n=5.",
+    )
 
 
 def _check_not_from_a_page(request: Request) -> None:

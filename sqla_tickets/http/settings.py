@@ -18,7 +18,7 @@ class Settings:
         pool: the name of the pool that draws, if there are several.
         block: the least and the most tickets of one draw; each worker buffers the rest.
         most: how many tickets one request may ask for.
-        deadline_seconds: how long one request waits for tickets.
+        deadline_seconds: how long one request waits for tickets, and before that for the end of an empty body.
         tokens: the tokens and what they permit; without any, everyone may do everything.
         is_status_public: whether the status page and the metrics need no token.
         is_local: whether only programs on this machine may connect. Then ``Host`` must name this machine, so that no

@@ -66,6 +66,51 @@ def test_body_that_would_be_ignored_is_refused(
             assert (answer.status, "?n=5" in text) == (status, status == 400)
 
 
+#: Each announces a body that does not come.
+ANNOUNCED = [("Transfer-Encoding", "chunked"), ("Content-Length", "3")]
+
+
+def announce(port: int, header: tuple[str, str]) -> http.client.HTTPConnection:
+    """Send a request whose body does not come; the caller closes the connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.putrequest("POST", "/v1/sequences/photos/tickets")
+    connection.putheader(*header)
+    connection.endheaders()
+    return connection
+
+
+@SQLITE
+@pytest.mark.parametrize("header", ANNOUNCED)
+def test_body_that_does_not_end_is_refused_by_the_deadline(
+    header: tuple[str, str], pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls, deadline_seconds=0.3)
+    with closing(announce(service.port, header)) as connection:
+        answer = connection.getresponse()
+        assert (answer.status, "?n=5" in answer.read().decode()) == (400, True)
+
+
+@SQLITE
+@pytest.mark.parametrize("header", ANNOUNCED)
+def test_client_that_hangs_up_during_its_body_is_no_defect(
+    header: tuple[str, str],
+    pool: TicketPool,
+    ticket_urls: list[URL],
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = serve(ticket_urls)
+    assert service.post().status == 200
+    announce(service.port, header).close()
+
+    def counted() -> str:
+        return service.get("/metrics").body.decode()
+
+    wait_for(lambda: counted().count("sqla_tickets_http_requests_total{") == 2, counted)
+    assert 'sqla_tickets_http_requests_total{code="400",sequence="photos"} 1.0' in counted()
+    assert "Traceback" not in caplog.text
+
+
 @SQLITE
 @pytest.mark.parametrize("block", [(1, 1), (100, 100)])
 def test_request_sent_again_gets_other_tickets(
