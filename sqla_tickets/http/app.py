@@ -106,7 +106,8 @@ class _Endpoints:
         """POST /v1/sequences/{name}/tickets."""
         name: str = request.path_params["name"]
         try:
-            self._check_may(request, name)
+            # the scope of the status permits no draw, even of a sequence of that name
+            self._check_may(request, {name, EVERYTHING} - {STATUS})
             await _check_has_no_body(request, self._settings.deadline_seconds)
             n, numbers = self._arguments(request)
             blocks = await self._service.reserve(name, n)
@@ -166,8 +167,15 @@ class _Endpoints:
 
     # -- who may do what
 
-    def _check_may(self, request: Request, scope: str) -> None:
+    def _check_may(
+        self, request: Request, scopes: set[str], *, takes_password: bool = False
+    ) -> None:
         """Check that a request may use a sequence, or the status.
+
+        Args:
+            request: the request.
+            scopes: each of them permits it.
+            takes_password: whether a browser may send the token as its password.
 
         Raises:
             Problem: it may not.
@@ -178,19 +186,19 @@ class _Endpoints:
             if self._settings.is_local:
                 _check_host(request)
             return
-        is_page = scope == STATUS
-        found = tokens.scopes_of(request.headers.get("authorization", ""), takes_password=is_page)
+        authorization = request.headers.get("authorization", "")
+        found = tokens.scopes_of(authorization, takes_password=takes_password)
         if found is None:
-            scheme = "Basic" if is_page else "Bearer"  # a browser asks for a password
+            scheme = "Basic" if takes_password else "Bearer"  # a browser asks for a password
             raise Problem(
                 401,
                 "unauthorized",
                 "This request needs a valid token.",
                 "Send the header Authorization: Bearer TOKEN."
-                + " A browser sends the token as the password." * is_page,
+                + " A browser sends the token as the password." * takes_password,
                 {"WWW-Authenticate": f'{scheme} realm="sqla-tickets"'},
             )
-        if scope not in found and EVERYTHING not in found:
+        if found.isdisjoint(scopes):
             raise Problem(
                 403,
                 "forbidden",
@@ -200,7 +208,7 @@ class _Endpoints:
 
     def _check_may_see(self, request: Request) -> None:
         if not self._settings.is_status_public:
-            self._check_may(request, STATUS)
+            self._check_may(request, {STATUS, EVERYTHING}, takes_password=True)
 
     # -- operation
 
