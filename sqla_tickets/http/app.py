@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -40,6 +41,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 LoadPools = Callable[[], Mapping[str, TicketPool]]
 
 
+class _NameConvertor(PathConvertor):
+    """The name of a sequence in a path: any text, as ``%2F`` has become ``/`` before a route is chosen."""
+
+    regex = r"(?s:.+)"
+
+
+register_url_convertor("ticket_sequence", _NameConvertor())
+
+
 def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starlette:
     """Create the application. It creates its pools when the server starts it, so that no pool crosses a fork.
 
@@ -50,7 +60,9 @@ def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starl
     endpoints = _Endpoints(load_pools, settings or Settings())
     app = Starlette(
         routes=[
-            Route("/v1/sequences/{name}/tickets", endpoints.tickets, methods=["POST"]),
+            Route(
+                "/v1/sequences/{name:ticket_sequence}/tickets", endpoints.tickets, methods=["POST"]
+            ),
             Route("/", endpoints.status_page),
             Route("/health", endpoints.health),
             Route("/ready", endpoints.ready),

@@ -164,6 +164,20 @@ def test_unknown_sequence_is_404_and_gets_no_table(
 
 
 @SQLITE
+@pytest.mark.parametrize("name", ["a/b", "/", "a/tickets", "a\nb", "@status", "?n=5#"])
+def test_any_valid_name_is_served(
+    name: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    pool.create_table(name)
+    service = serve(ticket_urls)
+    answer = service.post(quote(name, safe=""))
+    assert (answer.status, answer.json["sequence"]) == (200, name)
+    label = name.replace("\n", "\\n")
+    counted = f'sqla_tickets_http_requests_total{{code="200",sequence="{label}"}} 1.0'
+    assert counted in service.get("/metrics").body.decode().splitlines()
+
+
+@SQLITE
 def test_only_named_sequences_are_served(
     pool: TicketPool, ticket_urls: list[URL], serve: Serve
 ) -> None:
@@ -282,6 +296,7 @@ def test_other_paths_and_methods_are_problems(
     assert (nowhere.status, nowhere.json["title"]) == (404, "Not Found")
     assert nowhere.json["next_step"]
     assert service.get("/health/").status == 404
+    assert service.post("").json["kind"] == "not_found"
     by_get = service.get("/v1/sequences/photos/tickets")
     assert (by_get.status, by_get.headers["allow"]) == (405, "POST")
 
