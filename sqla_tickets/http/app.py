@@ -102,7 +102,7 @@ class _Endpoints:
     async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
         """The life of a worker: it creates its pools at the start, and closes them after the last request."""
         settings, pools, asking = self._settings, self._load_pools(), self._load_pools()
-        monitor = Monitor(asking[settings.pool], settings.sequences)
+        monitor = Monitor(settings.pool_of(asking), settings.sequences)
         self._started = Service(pools, monitor, settings)
         self._metrics = _metrics_of(pools.values(), is_one_of_many=settings.workers > 1)
         try:
