@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -39,6 +41,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 LoadPools = Callable[[], Mapping[str, TicketPool]]
 
 
+class _NameConvertor(PathConvertor):
+    """The name of a sequence in a path: any text, as ``%2F`` has become ``/`` before a route is chosen."""
+
+    regex = r"(?s:.+)"
+
+
+register_url_convertor("ticket_sequence", _NameConvertor())
+
+
 def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starlette:
     """Create the application. It creates its pools when the server starts it, so that no pool crosses a fork.
 
@@ -49,7 +60,9 @@ def create_app(load_pools: LoadPools, settings: Settings | None = None) -> Starl
     endpoints = _Endpoints(load_pools, settings or Settings())
     app = Starlette(
         routes=[
-            Route("/v1/sequences/{name}/tickets", endpoints.tickets, methods=["POST"]),
+            Route(
+                "/v1/sequences/{name:ticket_sequence}/tickets", endpoints.tickets, methods=["POST"]
+            ),
             Route("/", endpoints.status_page),
             Route("/health", endpoints.health),
             Route("/ready", endpoints.ready),
@@ -89,7 +102,7 @@ class _Endpoints:
     async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
         """The life of a worker: it creates its pools at the start, and closes them after the last request."""
         settings, pools, asking = self._settings, self._load_pools(), self._load_pools()
-        monitor = Monitor(asking[settings.pool], settings.sequences)
+        monitor = Monitor(settings.pool_of(asking), settings.sequences)
         self._started = Service(pools, monitor, settings)
         self._metrics = _metrics_of(pools.values(), is_one_of_many=settings.workers > 1)
         try:
@@ -105,8 +118,9 @@ class _Endpoints:
         """POST /v1/sequences/{name}/tickets."""
         name: str = request.path_params["name"]
         try:
-            self._check_may(request, name)
-            await _check_has_no_body(request)
+            # the scope of the status permits no draw, even of a sequence of that name
+            self._check_may(request, {name, EVERYTHING} - {STATUS})
+            await _check_has_no_body(request, self._settings.deadline_seconds)
             n, numbers = self._arguments(request)
             blocks = await self._service.reserve(name, n)
             records = [_record(block, numbers) for block in blocks]
@@ -165,8 +179,15 @@ class _Endpoints:
 
     # -- who may do what
 
-    def _check_may(self, request: Request, scope: str) -> None:
+    def _check_may(
+        self, request: Request, scopes: set[str], *, takes_password: bool = False
+    ) -> None:
         """Check that a request may use a sequence, or the status.
+
+        Args:
+            request: the request.
+            scopes: each of them permits it.
+            takes_password: whether a browser may send the token as its password.
 
         Raises:
             Problem: it may not.
@@ -177,19 +198,19 @@ class _Endpoints:
             if self._settings.is_local:
                 _check_host(request)
             return
-        is_page = scope == STATUS
-        found = tokens.scopes_of(request.headers.get("authorization", ""), takes_password=is_page)
+        authorization = request.headers.get("authorization", "")
+        found = tokens.scopes_of(authorization, takes_password=takes_password)
         if found is None:
-            scheme = "Basic" if is_page else "Bearer"  # a browser asks for a password
+            scheme = "Basic" if takes_password else "Bearer"  # a browser asks for a password
             raise Problem(
                 401,
                 "unauthorized",
                 "This request needs a valid token.",
                 "Send the header Authorization: Bearer TOKEN."
-                + " A browser sends the token as the password." * is_page,
+                + " A browser sends the token as the password." * takes_password,
                 {"WWW-Authenticate": f'{scheme} realm="sqla-tickets"'},
             )
-        if scope not in found and EVERYTHING not in found:
+        if found.isdisjoint(scopes):
             raise Problem(
                 403,
                 "forbidden",
@@ -199,7 +220,7 @@ class _Endpoints:
 
     def _check_may_see(self, request: Request) -> None:
         if not self._settings.is_status_public:
-            self._check_may(request, STATUS)
+            self._check_may(request, {STATUS, EVERYTHING}, takes_password=True)
 
     # -- operation
 
@@ -269,22 +290,24 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
     return {"first": first, "step": block.step, "count": len(block)}
 
 
-async def _check_has_no_body(request: Request) -> None:
+async def _check_has_no_body(request: Request, deadline_seconds: float) -> None:
     """Check that a request has no body: what is in it would not be read.
 
     Raises:
-        Problem: it has one.
+        Problem: it has one, or announces one that does not end by the deadline, or that its client breaks off.
     """
     headers = request.headers
-    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        async for part in request.stream():
-            if part:
-                raise Problem(
-                    400,
-                    "invalid_parameters",
-                    "A request for tickets has no body; this one has.",
-                    "Send n and numbers in the URL, as in ?n=5.",
-                )
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return
+    with contextlib.suppress(ClientDisconnect, TimeoutError), anyio.fail_after(deadline_seconds):
+        if not await anext(request.stream()):  # chunks may come to nothing
+            return
+    raise Problem(
+        400,
+        "invalid_parameters",
+        "A request for tickets has no body; this one has.",
+        "Send n and numbers in the URL, as in ?n=5.",
+    )
 
 
 def _check_not_from_a_page(request: Request) -> None:

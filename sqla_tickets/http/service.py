@@ -32,7 +32,7 @@ class Service:
     def __init__(
         self, pools: Mapping[str, TicketPool], monitor: Monitor, settings: Settings
     ) -> None:
-        self.pool, self.monitor, self._settings = pools[settings.pool], monitor, settings
+        self.pool, self.monitor, self._settings = settings.pool_of(pools), monitor, settings
         self._metadata = MetaData()  # by which a pool finds the others
         for each in pools.values():
             each.attach(self._metadata)

@@ -184,6 +184,28 @@ def test_every_error_is_explained() -> None:
     assert sorted(explained) == sorted(errors.__all__)
 
 
+def test_every_kind_of_problem_is_in_the_table() -> None:
+    page = (ROOT / "docs/guide/http.md").read_text()
+    table = re.findall(r"^\| (\d{3}) \| (`.+?`) \|", page, re.MULTILINE)
+    listed = {(int(status), kind) for status, kinds in table for kind in re.findall(r"\w+", kinds)}
+    assert listed == {
+        (404, "not_found"),  # of the router
+        (405, "method_not_allowed"),
+        *problems_in(ROOT / "sqla_tickets/http"),
+    }
+
+
+def problems_in(folder: Path) -> set[tuple[int, str]]:
+    """The status and the kind of each problem that the code of a folder makes."""
+    calls = [
+        call
+        for file in folder.glob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "Problem"
+    ]
+    return {(ast.literal_eval(call.args[0]), ast.literal_eval(call.args[1])) for call in calls}
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     described = re.findall(
         r"auto(?:class|exception|data|function):: (?:sqla_tickets\.)?(\w+)",

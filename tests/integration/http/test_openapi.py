@@ -38,7 +38,7 @@ pytestmark = pytest.mark.ticket_servers("sqlite")
 def test_document_has_every_path_and_method() -> None:
     app = create_app(functools.partial(load_pools, []))
     routes = {
-        (route.path, method.lower())
+        (route.path_format, method.lower())
         for route in app.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from sqlalchemy import URL
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from sqla_tickets import TicketPool
+from sqla_tickets import TicketArgumentError, TicketPool
 from sqla_tickets.http import create_app
 from sqla_tickets.maintenance import operations
 from tests.integration.http.conftest import Serve, load_pools, serving
@@ -197,3 +198,23 @@ def test_application_mounted_without_its_lifespan_says_so(
     with serving(parent) as running:
         assert call(running.port, path, "POST").status == 200
         assert call(running.port, "/tickets/ready").status == 200
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    ("names", "found"), [(["tickets"], "'tickets'"), (["b", "a"], "'a', 'b'"), ([], "no pool")]
+)
+def test_pool_that_is_not_there_is_said_at_the_start(
+    names: list[str], found: str, ticket_urls: list[URL]
+) -> None:
+    pools = {name: TicketPool(ticket_urls, name=name) for name in names}
+    app = create_app(lambda: pools)
+
+    async def start() -> None:
+        async with app.router.lifespan_context(app):
+            pass
+
+    with pytest.raises(TicketArgumentError) as refused:
+        asyncio.run(start())
+    for part in ("'default'", found, "Settings(pool="):
+        assert part in str(refused.value)

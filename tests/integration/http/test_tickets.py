@@ -66,6 +66,51 @@ def test_body_that_would_be_ignored_is_refused(
             assert (answer.status, "?n=5" in text) == (status, status == 400)
 
 
+#: Each announces a body that does not come.
+ANNOUNCED = [("Transfer-Encoding", "chunked"), ("Content-Length", "3")]
+
+
+def announce(port: int, header: tuple[str, str]) -> http.client.HTTPConnection:
+    """Send a request whose body does not come; the caller closes the connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.putrequest("POST", "/v1/sequences/photos/tickets")
+    connection.putheader(*header)
+    connection.endheaders()
+    return connection
+
+
+@SQLITE
+@pytest.mark.parametrize("header", ANNOUNCED)
+def test_body_that_does_not_end_is_refused_by_the_deadline(
+    header: tuple[str, str], pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    service = serve(ticket_urls, deadline_seconds=0.3)
+    with closing(announce(service.port, header)) as connection:
+        answer = connection.getresponse()
+        assert (answer.status, "?n=5" in answer.read().decode()) == (400, True)
+
+
+@SQLITE
+@pytest.mark.parametrize("header", ANNOUNCED)
+def test_client_that_hangs_up_during_its_body_is_no_defect(
+    header: tuple[str, str],
+    pool: TicketPool,
+    ticket_urls: list[URL],
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = serve(ticket_urls)
+    assert service.post().status == 200
+    announce(service.port, header).close()
+
+    def counted() -> str:
+        return service.get("/metrics").body.decode()
+
+    wait_for(lambda: counted().count("sqla_tickets_http_requests_total{") == 2, counted)
+    assert 'sqla_tickets_http_requests_total{code="400",sequence="photos"} 1.0' in counted()
+    assert "Traceback" not in caplog.text
+
+
 @SQLITE
 @pytest.mark.parametrize("block", [(1, 1), (100, 100)])
 def test_request_sent_again_gets_other_tickets(
@@ -116,6 +161,20 @@ def test_unknown_sequence_is_404_and_gets_no_table(
             "photos",
             "sqla_tickets_marks",
         }
+
+
+@SQLITE
+@pytest.mark.parametrize("name", ["a/b", "/", "a/tickets", "a\nb", "@status", "?n=5#"])
+def test_any_valid_name_is_served(
+    name: str, pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    pool.create_table(name)
+    service = serve(ticket_urls)
+    answer = service.post(quote(name, safe=""))
+    assert (answer.status, answer.json["sequence"]) == (200, name)
+    label = name.replace("\n", "\\n")
+    counted = f'sqla_tickets_http_requests_total{{code="200",sequence="{label}"}} 1.0'
+    assert counted in service.get("/metrics").body.decode().splitlines()
 
 
 @SQLITE
@@ -237,6 +296,7 @@ def test_other_paths_and_methods_are_problems(
     assert (nowhere.status, nowhere.json["title"]) == (404, "Not Found")
     assert nowhere.json["next_step"]
     assert service.get("/health/").status == 404
+    assert service.post("").json["kind"] == "not_found"
     by_get = service.get("/v1/sequences/photos/tickets")
     assert (by_get.status, by_get.headers["allow"]) == (405, "POST")
 

@@ -58,9 +58,21 @@ def test_password_of_a_browser_draws_nothing(
     password = base64.b64encode(f"anyone:{OF_ALL}".encode()).decode()
     headers = {"Authorization": f"Basic {password}"}
     assert service.get("/", **headers).status == 200
-    answer = call(service.port, "/v1/sequences/photos/tickets", "POST", headers)
-    assert answer.status == 401
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+    pool.create_table("@status")
+    for name in ("photos", "@status"):
+        answer = call(service.port, f"/v1/sequences/{name}/tickets", "POST", headers)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_scope_of_the_status_draws_nothing(
+    pool: TicketPool, ticket_urls: list[URL], serve: Serve
+) -> None:
+    """A sequence may have the scope's name."""
+    pool.create_table("@status")
+    service = serve(ticket_urls, tokens=TOKENS)
+    assert service.post("@status", token=OF_STATUS).status == 403
+    assert service.post("@status", token=OF_ALL).status == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics"])
