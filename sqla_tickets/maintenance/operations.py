@@ -439,7 +439,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
     before, after = pool._marks.of(old), pool._marks.of(new)
     known = after.prepare(opens_above=0)
     for transfer in to_be_done:
-        transfer.place()
+        transfer.claim_targets()
     for transfer in to_be_done:
         transfer.run(known, pool._marks.margin, before, after)
     for transfer in transfers:
@@ -456,7 +456,7 @@ def move(source: Servers, name: str, target: Servers) -> None:
     before, after = source._marks.of(name), target._marks.of(name)
     if is_to_be_done:
         known = after.prepare(opens_above=0)
-        transfer.place()
+        transfer.claim_targets()
         transfer.run(known, target._marks.margin, before, after)
     transfer.raise_marks(before)
 
@@ -604,7 +604,7 @@ class _Transfer:
             above = max(state.high_water for state in closed) + self.source.stride
             marks.write_raised(above, [handle.server for handle in self._sources])
 
-    def place(self) -> None:
+    def claim_targets(self) -> None:
         """Leave tombstones on the targets, so that nobody creates a table there before the sources are closed."""
         opening = Destination("opening", self.source.pool, self.source.sequence)
         self._placed = {
@@ -614,7 +614,7 @@ class _Transfer:
         }
 
     def run(self, known: int, margin: int, before: SequenceMarks, after: SequenceMarks) -> None:
-        """Do the remaining steps, after `place`.
+        """Do the remaining steps, after `claim_targets`.
 
         Args:
             known: the largest mark of an earlier generation of the target's name.

@@ -256,7 +256,7 @@ def test_two_moves_to_two_pools_at_once(
         )
         assert late.is_to_be_done()
         operations.move(default, "photos", media)
-        late.place()
+        late.claim_targets()
         with pytest.raises(TicketError, match="changed by another client"):
             late.run(0, 0, default._marks.of("photos"), third._marks.of("photos"))
         drawn += media.next_ids("photos", 8)
