@@ -168,7 +168,7 @@ class TicketPool(event.EventTarget):
         #: Where the sequences are that have moved away: another attached pool, and a name there.
         self._redirects: dict[str, tuple[TicketPool, str]] = {}
         #: By process: the lock of the thread that forgets what is the parent's.
-        self._reinitializing: dict[int, threading.RLock] = {}
+        self._reinitializing: dict[int, threading.Lock] = {}
         _pools.add(self)
         _install_fork_hook()
 
@@ -407,7 +407,7 @@ class TicketPool(event.EventTarget):
 
     def _buffer_of_this_process(self) -> Buffer:
         if not self._buffer.is_owner_process[0]:  # a fork that Python was not told of
-            with self._reinitializing.setdefault(process_id(), threading.RLock()):
+            with self._reinitializing.setdefault(process_id(), threading.Lock()):
                 if not self._buffer.is_owner_process[0]:  # no other thread has done it
                     self._reinit_after_fork()
         return self._buffer
