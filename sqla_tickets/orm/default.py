@@ -135,8 +135,7 @@ class IdDefault(ColumnDefault):
             self._check_column(column, column.table)
         for column in taking:
             existing.clear(column)
-            declared = self if getattr(self, "column", None) is None else self._copy()
-            declared._set_parent_with_dispatch(column)
+            self._set_parent_with_dispatch(column)
         existing.forget({column.table for column in taking})
 
     def _equals(self, other: object) -> bool:
@@ -228,6 +227,9 @@ class IdDefault(ColumnDefault):
         column: Column[Any] = parent
         if column.onupdate is self:
             raise TicketArgumentError(f"{self!r} cannot be an onupdate: only INSERTs draw tickets")
+        if getattr(self, "column", column) is not column:  # one declaration knows one column
+            self._copy()._set_parent(column, **kw)
+            return
         super()._set_parent(column, **kw)
         if column.autoincrement is True:
             raise TicketArgumentError(
