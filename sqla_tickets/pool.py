@@ -285,7 +285,7 @@ class TicketPool(event.EventTarget):
             name: str = (
                 sequence.name  # type: ignore[assignment]  # None and another pool's sequence are no keys
                 if type(sequence) is TicketSequence
-                and (sequence.pool is None or sequence.pool == self.name)
+                and (sequence._only_pool is None or sequence._only_pool == self.name)
                 else sequence
             )
             buffered = buffer.direct[name]
@@ -316,9 +316,9 @@ class TicketPool(event.EventTarget):
         """
         if not isinstance(sequence, TicketSequence):
             return name_of_sequence(sequence), (1, 1)
-        if sequence.pool not in (None, self.name):
+        if sequence._only_pool not in (None, self.name):
             raise TicketArgumentError(
-                f"{sequence!r} belongs to the pool {sequence.pool!r}, and this is {self.name!r}: draw from that pool"
+                f"{sequence!r} belongs to the pool {sequence._only_pool!r}, and this is {self.name!r}: draw from that pool"
             )
         return sequence.name or sequence_of(sequence), bounds_of(sequence.block)
 
