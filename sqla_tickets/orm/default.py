@@ -241,7 +241,10 @@ class IdDefault(ColumnDefault):
         event.listen(column, "after_parent_attach", self._check_column)
 
     def _id_for_row(self, context: object) -> Any:
-        if not isinstance(context, DefaultExecutionContext) or context.current_column is None:
+        # another column's default may call this one
+        if not isinstance(context, DefaultExecutionContext) or (
+            getattr(context.current_column, "default", None) is not self
+        ):
             return self._id_outside_of_statements(context)
         prefetched: Any = context.current_column
         column = _table_column(prefetched)
