@@ -201,8 +201,8 @@ class TicketPool(event.EventTarget):
     def attach(self, *metadatas: MetaData) -> None:
         """Serve every `TicketSequence` of ``metadatas`` whose ``pool`` is this pool's name.
 
-        It replaces another pool of that name. The first call in a process installs the ``before_flush`` listener on
-        SQLAlchemy's ``Session``.
+        It replaces another pool of that name. The first call in a process installs the listeners on SQLAlchemy's
+        ``Session``.
 
         Raises:
             TicketArgumentError: there is no MetaData, or an argument is not a MetaData. Then nothing is attached.

@@ -305,7 +305,8 @@ assert listeners() == before, "importing and declaring change nothing"
 pool.attach(metadata)
 after = listeners()
 changed = {name for name in after if after[name] != before[name]}
-assert changed == {("SessionEvents", "before_flush")}
+added = ("before_flush", "after_transaction_create")
+assert changed == {("SessionEvents", name) for name in added}
 installed = [sqla_tickets.orm.flush.assign_tickets]
 assert list(Session().dispatch.before_flush) == installed
 assert list(maker().dispatch.before_flush) == installed, "makers of before are served too"
