@@ -63,7 +63,7 @@ from .high_water.service import HighWaterService
 from .maintenance import operations
 from .maintenance.status import ask_tables
 from .orm import flush, mappers
-from .orm.default import create_tables
+from .orm.default import IdDefault, create_tables
 from .orm.sequence import TicketSequence, attached_sources, bounds_of, sequence_of
 
 if TYPE_CHECKING:
@@ -542,9 +542,9 @@ class TicketPool(event.EventTarget):
                 yield column
 
     def _declared_in(self) -> Hashable:
-        """What changes when a MetaData is attached, or gets another table."""
+        """What changes when a MetaData is attached, or gets another table, or a column its ids."""
         tables = sum(len(metadata.tables) for metadata in self._metadatas)
-        return frozenset(self._metadatas.refs), tables
+        return frozenset(self._metadatas.refs), tables, IdDefault._last_declared
 
     def _declarations(self) -> Iterator[object]:
         """The declarations of ids in the attached MetaDatas, of tickets and of others."""

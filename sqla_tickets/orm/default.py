@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Column, Engine, Insert, Table, event
@@ -106,6 +106,8 @@ class IdDefault(ColumnDefault):
     inherit_cache = True
     #: What `has_ids` asks for.
     _makes_ids = True
+    #: Another object whenever a column gets its ids.
+    _last_declared: ClassVar[object] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create an object of this class; ``ColumnDefault`` would choose a class by its first argument."""
@@ -231,6 +233,7 @@ class IdDefault(ColumnDefault):
             self._copy()._set_parent(column, **kw)
             return
         super()._set_parent(column, **kw)
+        IdDefault._last_declared = object()
         if column.autoincrement is True:
             raise TicketArgumentError(
                 f"{column!r} has autoincrement=True, with which several shards assign the same ids: omit "

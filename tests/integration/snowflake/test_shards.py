@@ -205,6 +205,21 @@ def test_a_generator_has_the_layout_of_a_column_that_is_attached_later(pool: Tic
         pool.detach(metadata)
 
 
+def test_a_generator_has_the_layout_of_a_column_that_is_declared_later(pool: TicketPool) -> None:
+    """Or declared anew."""
+    metadata = MetaData()
+    column = Column("id", BigInteger, primary_key=True)
+    Table("photos", metadata, column)
+    pool.attach(metadata)
+    assert SnowflakeGenerator(pool, "photos").layout == SNOWFLAKE
+    for layout in (SONYFLAKE, INSTAGRAM):
+        column.default = None
+        SnowflakeSequence(layout=layout).apply_to(column)
+        generator = SnowflakeGenerator(pool, "photos")
+        assert generator.layout == layout
+        assert SnowflakeGenerator(pool, "photos") is generator
+
+
 def test_a_generator_of_a_column_with_shards_needs_the_shard(pool: TicketPool) -> None:
     """Without it, a leased number would stand where the shard belongs."""
     sequence = SnowflakeSequence("photos", layout=INSTAGRAM, shard=shard_of_owner)
