@@ -20,7 +20,7 @@ from sqlalchemy.schema import ColumnDefault
 from sqlalchemy.sql import visitors
 
 from ..errors import PoolNotAttached, TicketArgumentError
-from .inheritance import source_of
+from .inheritance import has_ids, source_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute
@@ -288,13 +288,17 @@ class IdDefault(ColumnDefault):
         """Draw all ids with this allocation key that the rows of a statement need."""
         refuse_pointing(column)
         compiled = cast("Any", context.compiled)
-        if _selects_its_rows(compiled, column):
+        inserts = _inserts_of(compiled)
+        into = str(column.table)  # the ORM's statements have a copy of the table
+        if any(each.select is not None and str(each.table) == into for each in inserts):
             raise TicketArgumentError(
                 f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
                 " every row: use insert_from_select(connection, table, columns, select), or select an id for each row"
             )
-        takers = [c for c in compiled.prefetch if _shares(c, key)]
         rows = context.compiled_parameters
+        if len(inserts) > 1:
+            _refuse_lost(inserts, compiled, rows)
+        takers = [c for c in compiled.prefetch if _shares(c, key)]
         needed = sum(row.get(c.key) is None for row in rows for c in takers)
         others = {_table_column(c) for c in takers} - {column}
         return self._draw_separately(context, [column, *others], needed)
@@ -335,15 +339,32 @@ def _shares(prefetched: Any, key: Hashable) -> bool:
     )
 
 
-def _selects_its_rows(compiled: Any, column: Column[Any]) -> bool:
-    """Whether the rows of an INSERT into the column's table come from a SELECT, in a CTE or not."""
-    state = compiled.dml_compile_state  # the statement itself may wrap the INSERT
-    inserts = [state.statement] if state and isinstance(state.statement, Insert) else []
+def _inserts_of(compiled: Any) -> list[Insert]:
+    """The INSERTs of a statement, in a CTE or not."""
     if compiled.ctes:
-        inserts = [
-            element
-            for element in visitors.iterate(compiled.statement)
-            if isinstance(element, Insert)
-        ]
-    into = str(column.table)  # the ORM's statements have a copy of the table
-    return any(i.select is not None and str(i.table) == into for i in inserts)
+        elements = visitors.iterate(compiled.statement)
+        return [element for element in elements if isinstance(element, Insert)]
+    state = compiled.dml_compile_state  # the statement itself may wrap the INSERT
+    return [state.statement] if state and isinstance(state.statement, Insert) else []
+
+
+def _refuse_lost(inserts: list[Insert], compiled: Any, rows: Sequence[Any]) -> None:
+    """Refuse an INSERT whose defaults SQLAlchemy has forgotten at the statement's next INSERT.
+
+    Raises:
+        TicketArgumentError: a column with ids would be NULL.
+    """
+    listed = {column.key for column in compiled.prefetch}
+    lost = [
+        column
+        for each in inserts
+        for column in cast("Any", each.table).c
+        if has_ids(column)
+        and column.key not in listed
+        and any(row.get(column.key, column) is None for row in rows)
+    ]
+    if lost:
+        raise TicketArgumentError(
+            f"{lost[0]} would be NULL, as SQLAlchemy sets the defaults of one INSERT of a statement only: give each "
+            f"of its INSERTs the ids of pool.next_id(), or execute them one by one"
+        )
