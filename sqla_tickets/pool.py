@@ -63,7 +63,7 @@ from .high_water.service import HighWaterService
 from .maintenance import operations
 from .maintenance.status import ask_tables
 from .orm import flush, mappers
-from .orm.default import create_tables
+from .orm.default import IdDefault, create_tables
 from .orm.sequence import TicketSequence, attached_sources, bounds_of, sequence_of
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ class TicketPool(event.EventTarget):
     def attach(self, *metadatas: MetaData) -> None:
         """Serve every `TicketSequence` of ``metadatas`` whose ``pool`` is this pool's name.
 
-        It replaces another pool of that name. The first call in a process installs the ``before_flush`` listener on
-        SQLAlchemy's ``Session``.
+        It replaces another pool of that name. The first call in a process installs the listeners on SQLAlchemy's
+        ``Session``.
 
         Raises:
             TicketArgumentError: there is no MetaData, or an argument is not a MetaData. Then nothing is attached.
@@ -285,7 +285,7 @@ class TicketPool(event.EventTarget):
             name: str = (
                 sequence.name  # type: ignore[assignment]  # None and another pool's sequence are no keys
                 if type(sequence) is TicketSequence
-                and (sequence.pool is None or sequence.pool == self.name)
+                and (sequence._only_pool is None or sequence._only_pool == self.name)
                 else sequence
             )
             buffered = buffer.direct[name]
@@ -316,9 +316,9 @@ class TicketPool(event.EventTarget):
         """
         if not isinstance(sequence, TicketSequence):
             return name_of_sequence(sequence), (1, 1)
-        if sequence.pool not in (None, self.name):
+        if sequence._only_pool not in (None, self.name):
             raise TicketArgumentError(
-                f"{sequence!r} belongs to the pool {sequence.pool!r}, and this is {self.name!r}: draw from that pool"
+                f"{sequence!r} belongs to the pool {sequence._only_pool!r}, and this is {self.name!r}: draw from that pool"
             )
         return sequence.name or sequence_of(sequence), bounds_of(sequence.block)
 
@@ -542,9 +542,9 @@ class TicketPool(event.EventTarget):
                 yield column
 
     def _declared_in(self) -> Hashable:
-        """What changes when a MetaData is attached, or gets another table."""
+        """What changes when a MetaData is attached, or gets another table, or a column its ids."""
         tables = sum(len(metadata.tables) for metadata in self._metadatas)
-        return frozenset(self._metadatas.refs), tables
+        return frozenset(self._metadatas.refs), tables, IdDefault._last_declared
 
     def _declarations(self) -> Iterator[object]:
         """The declarations of ids in the attached MetaDatas, of tickets and of others."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Column, Engine, Insert, Table, event
@@ -20,7 +20,7 @@ from sqlalchemy.schema import ColumnDefault
 from sqlalchemy.sql import visitors
 
 from ..errors import PoolNotAttached, TicketArgumentError
-from .inheritance import source_of
+from .inheritance import has_ids, source_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute
@@ -106,6 +106,8 @@ class IdDefault(ColumnDefault):
     inherit_cache = True
     #: What `has_ids` asks for.
     _makes_ids = True
+    #: Another object whenever a column gets its ids.
+    _last_declared: ClassVar[object] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create an object of this class; ``ColumnDefault`` would choose a class by its first argument."""
@@ -135,8 +137,7 @@ class IdDefault(ColumnDefault):
             self._check_column(column, column.table)
         for column in taking:
             existing.clear(column)
-            declared = self if getattr(self, "column", None) is None else self._copy()
-            declared._set_parent_with_dispatch(column)
+            self._set_parent_with_dispatch(column)
         existing.forget({column.table for column in taking})
 
     def _equals(self, other: object) -> bool:
@@ -228,7 +229,11 @@ class IdDefault(ColumnDefault):
         column: Column[Any] = parent
         if column.onupdate is self:
             raise TicketArgumentError(f"{self!r} cannot be an onupdate: only INSERTs draw tickets")
+        if getattr(self, "column", column) is not column:  # one declaration knows one column
+            self._copy()._set_parent(column, **kw)
+            return
         super()._set_parent(column, **kw)
+        IdDefault._last_declared = object()
         if column.autoincrement is True:
             raise TicketArgumentError(
                 f"{column!r} has autoincrement=True, with which several shards assign the same ids: omit "
@@ -239,7 +244,10 @@ class IdDefault(ColumnDefault):
         event.listen(column, "after_parent_attach", self._check_column)
 
     def _id_for_row(self, context: object) -> Any:
-        if not isinstance(context, DefaultExecutionContext) or context.current_column is None:
+        # another column's default may call this one
+        if not isinstance(context, DefaultExecutionContext) or (
+            getattr(context.current_column, "default", None) is not self
+        ):
             return self._id_outside_of_statements(context)
         prefetched: Any = context.current_column
         column = _table_column(prefetched)
@@ -280,13 +288,17 @@ class IdDefault(ColumnDefault):
         """Draw all ids with this allocation key that the rows of a statement need."""
         refuse_pointing(column)
         compiled = cast("Any", context.compiled)
-        if _selects_its_rows(compiled, column):
+        inserts = _inserts_of(compiled)
+        into = str(column.table)  # the ORM's statements have a copy of the table
+        if any(each.select is not None and str(each.table) == into for each in inserts):
             raise TicketArgumentError(
                 f"insert().from_select() into {column.table!s} would give one id of {self!r} to"
                 " every row: use insert_from_select(connection, table, columns, select), or select an id for each row"
             )
-        takers = [c for c in compiled.prefetch if _shares(c, key)]
         rows = context.compiled_parameters
+        if len(inserts) > 1:
+            _refuse_lost(inserts, compiled, rows)
+        takers = [c for c in compiled.prefetch if _shares(c, key)]
         needed = sum(row.get(c.key) is None for row in rows for c in takers)
         others = {_table_column(c) for c in takers} - {column}
         return self._draw_separately(context, [column, *others], needed)
@@ -327,15 +339,32 @@ def _shares(prefetched: Any, key: Hashable) -> bool:
     )
 
 
-def _selects_its_rows(compiled: Any, column: Column[Any]) -> bool:
-    """Whether the rows of an INSERT into the column's table come from a SELECT, in a CTE or not."""
-    state = compiled.dml_compile_state  # the statement itself may wrap the INSERT
-    inserts = [state.statement] if state and isinstance(state.statement, Insert) else []
+def _inserts_of(compiled: Any) -> list[Insert]:
+    """The INSERTs of a statement, in a CTE or not."""
     if compiled.ctes:
-        inserts = [
-            element
-            for element in visitors.iterate(compiled.statement)
-            if isinstance(element, Insert)
-        ]
-    into = str(column.table)  # the ORM's statements have a copy of the table
-    return any(i.select is not None and str(i.table) == into for i in inserts)
+        elements = visitors.iterate(compiled.statement)
+        return [element for element in elements if isinstance(element, Insert)]
+    state = compiled.dml_compile_state  # the statement itself may wrap the INSERT
+    return [state.statement] if state and isinstance(state.statement, Insert) else []
+
+
+def _refuse_lost(inserts: list[Insert], compiled: Any, rows: Sequence[Any]) -> None:
+    """Refuse an INSERT whose defaults SQLAlchemy has forgotten at the statement's next INSERT.
+
+    Raises:
+        TicketArgumentError: a column with ids would be NULL.
+    """
+    listed = {column.key for column in compiled.prefetch}
+    lost = [
+        column
+        for each in inserts
+        for column in cast("Any", each.table).c
+        if has_ids(column)
+        and column.key not in listed
+        and any(row.get(column.key, column) is None for row in rows)
+    ]
+    if lost:
+        raise TicketArgumentError(
+            f"{lost[0]} would be NULL, as SQLAlchemy sets the defaults of one INSERT of a statement only: give each "
+            f"of its INSERTs the ids of pool.next_id(), or execute them one by one"
+        )

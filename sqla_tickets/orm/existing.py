@@ -77,6 +77,7 @@ def clear(column: Column[Any]) -> None:
     """Remove the column's database default, in the model only."""
     column.default = column.server_default = column.identity = None
     column.autoincrement = False
+    column._reset_memoizations()  # it remembers a default that was removed by hand
     if column.primary_key and "sqlite_autoincrement" in column.table.dialect_kwargs:
         column.table.dialect_kwargs["sqlite_autoincrement"] = False
 

@@ -3,8 +3,7 @@
 """``before_flush``: draws the new objects' tickets at once, and sets them before the flush does anything else.
 
 With its primary keys set, a flush on MySQL is one executemany instead of an INSERT per object. A shard chooser sees
-the id that it needs, also of objects that a later listener adds. In other sessions, such objects get their tickets
-from the column default, like bulk and Core statements.
+the id that it needs, also of objects that a later listener adds.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Column, event
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import (
     InstanceState,
     Mapper,
@@ -48,11 +46,11 @@ def install() -> None:
     """Listen to every flush; later calls do nothing."""
     if not event.contains(Session, "before_flush", assign_tickets):
         event.listen(Session, "before_flush", assign_tickets)
-        event.listen(ShardedSession, "after_transaction_create", assign_late_tickets)
+        event.listen(Session, "after_transaction_create", assign_late_tickets)
 
 
 def assign_late_tickets(session: Session, transaction: SessionTransaction) -> None:
-    """Draw for the objects that later ``before_flush`` listeners added, before their shards are chosen.
+    """Draw for the objects that later ``before_flush`` listeners added.
 
     A flush begins its subtransaction after all those listeners.
     """

@@ -40,6 +40,10 @@ class PreflushDefault(IdDefault):
         self.make = make
         flush.install()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        flush.install()  # the process may have declared none itself
+
     def __repr__(self) -> str:
         return f"PreflushDefault({getattr(self.make, '__name__', self.make)})"
 

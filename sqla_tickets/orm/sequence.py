@@ -38,7 +38,8 @@ class TicketSequence(IdDefault):
     Args:
         name: the name of the sequence and of its table on the ticket servers; by default the name of the
             column's table.
-        pool: the name of the attached `TicketPool` that serves it; None for ``"default"``.
+        pool: the name of the attached `TicketPool` that serves it; None for ``"default"``. Without a
+            column, None also lets any pool draw from it.
         block: how many tickets one draw takes when fewer are needed. This process buffers
             the rest, which is lost (a gap) when the process ends. When half of a block is left, the next
             one is fetched in the background. 1 buffers nothing. A pair ``(least, most)`` lets the
@@ -61,6 +62,12 @@ class TicketSequence(IdDefault):
                 f"TicketSequence({name!r}, block={block!r}): expected 1 or more, or a pair (least, most)"
             )
         self.name, self.pool, self.block = name, pool, block
+        #: The name of the only pool that it may draw from.
+        self._only_pool = pool
+
+    def _set_parent(self, parent: Any, **kw: Any) -> None:
+        super()._set_parent(parent, **kw)
+        self._only_pool = self.pool or "default"
 
     def next_value(self) -> NextValue:
         """A ticket in a statement, drawn on execution, one for each row of an executemany.

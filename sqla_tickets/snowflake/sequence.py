@@ -94,8 +94,15 @@ class SnowflakeSequence(IdDefault):
             )
 
     def _allocation_key(self, column: Column[Any]) -> Hashable:
-        """The pool, the name of the sequence, the layout, and the shard function."""
-        return find_source(self, column), sequence_of(self, column), self.layout, self.shard
+        """The pool, the name of the sequence, the layout, the shard function, and what ids are in Python."""
+        made_as = getattr(column.type, "as_uuid", None)
+        return (
+            find_source(self, column),
+            sequence_of(self, column),
+            self.layout,
+            self.shard,
+            made_as,
+        )
 
     def _source_for(self, column: Column[Any]) -> TicketPool:
         """The pool that leases the node numbers."""

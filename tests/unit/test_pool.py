@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import pickle
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,30 @@ def test_a_sequence_of_another_pool_is_refused(block: int | None) -> None:
         media.create_table("photos")
         assert media.next_id(other)
         assert media.buffered(other) == 9
+
+
+@pytest.mark.parametrize("name", [None, "photos"])
+def test_a_columns_sequence_without_a_pool_is_the_default_ones(name: str | None) -> None:
+    """A sequence of no column may be of any pool."""
+    loose = TicketSequence("photos", block=10)
+    table = Table("photos", MetaData(), Column("id", BigInteger, TicketSequence(name, block=10)))
+    declared = table.c.id.default
+    assert isinstance(declared, TicketSequence)
+    copied = pickle.loads(pickle.dumps(table)).c.id.default
+    with TicketPool(["sqlite://"], name="media") as media:
+        media.create_table("photos")
+        assert media.next_id(loose)
+        assert media.buffered(loose) == 9
+        for draw in (media.next_id, media.buffered, lambda sequence: media.next_ids(sequence, 3)):
+            for sequence in (declared, copied):
+                with pytest.raises(TicketArgumentError, match="belongs to the pool 'default'"):
+                    draw(sequence)
+        assert media.buffered(loose) == 9
+    with TicketPool(["sqlite://"]) as default:
+        default.create_table("photos")
+        for sequence in (declared, copied, loose):
+            assert default.next_id(sequence)
+        assert default.buffered("photos") == 7
 
 
 def test_threads_of_a_fork_made_in_c_forget_the_parent_once(

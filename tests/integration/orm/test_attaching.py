@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, create_engine, event, insert
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    insert,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_tickets import PoolNotAttached, TicketArgumentError, TicketPool, TicketSequence
@@ -211,6 +221,33 @@ def test_a_declaration_of_two_tables_draws_for_each_from_its_own(tmp_path: Path)
     engine.dispose()
 
 
+def test_a_declaration_of_two_tables_answers_for_the_first(default: TicketPool) -> None:
+    """Outside of inserts too; the second table has a declaration of its own."""
+    shared, metadata = TicketSequence(block=10), MetaData()
+    photos, tags = (
+        Table(name, metadata, Column("id", BigInteger, shared, primary_key=True))
+        for name in ("photos", "tags")
+    )
+    default.create_table("tags", start=3_000)
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    with default.attached(metadata), engine.begin() as app:
+        for table, start in ((photos, 1_000), (tags, 3_000)):
+            declared = table.c.id.default
+            assert isinstance(declared, TicketSequence)
+            drawn = [
+                declared.arg(None),
+                default.next_id(declared),
+                *default.next_ids(declared, 2),
+                app.scalar(declared),
+                app.scalar(select(declared.next_value())),
+            ]
+            key = app.execute(insert(table).values(id=declared.next_value())).inserted_primary_key
+            assert sorted([*drawn, *(key or ())]) == list(range(start, start + 7))
+    assert photos.c.id.default is shared
+    engine.dispose()
+
+
 def test_the_listener_is_installed_once(
     app: Engine, default: TicketPool, invoices: TicketPool
 ) -> None:
@@ -268,7 +305,8 @@ assert listeners() == before, "importing and declaring change nothing"
 pool.attach(metadata)
 after = listeners()
 changed = {name for name in after if after[name] != before[name]}
-assert changed == {("SessionEvents", "before_flush")}
+added = ("before_flush", "after_transaction_create")
+assert changed == {("SessionEvents", name) for name in added}
 installed = [sqla_tickets.orm.flush.assign_tickets]
 assert list(Session().dispatch.before_flush) == installed
 assert list(maker().dispatch.before_flush) == installed, "makers of before are served too"

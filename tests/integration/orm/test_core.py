@@ -276,6 +276,33 @@ def test_inserts_in_a_cte(site: Site, rows: int) -> None:
     assert {(number,) for number in ids} < {row[:1] for row in site.rows(photos)}
 
 
+@pytest.mark.app_databases("postgresql", "sqlite")
+def test_ids_that_sqlalchemy_would_lose_are_refused(site: Site) -> None:
+    """It forgets the defaults of one INSERT at the next, and would send NULL."""
+    photo = insert(photos).returning(photos.c.id).cte("photo")
+    order = insert(orders).returning(orders.c.order_id).cte("placed")
+    lost: dict[str, Executable] = {
+        "orders.id": insert(orders).add_cte(photo),
+        "orders.invoice": insert(orders).values(order_id=1).add_cte(photo),
+        "photos.id": select(photo.c.id).union_all(select(order.c.order_id)),
+    }
+    with site.count() as counted, site.engine.connect() as connection:
+        for name, statement in lost.items():
+            with pytest.raises(TicketArgumentError, match=rf"^{name} would be NULL"):
+                connection.execute(statement)
+    assert not counted.draws
+
+
+@pytest.mark.app_databases("postgresql")
+def test_ids_by_hand_next_to_an_insert_in_a_cte(site: Site) -> None:
+    photo = insert(photos).returning(photos.c.id).cte("photo")
+    by_hand = insert(orders).values(order_id=1, invoice=2, receipt=3)
+    with site.count() as counted, site.engine.begin() as connection:
+        connection.execute(by_hand.add_cte(photo))
+    assert counted.draws == {"photos": 1}
+    assert site.rows(orders) == [(1, 2, 3, None)]
+
+
 def test_the_sequence_itself_can_be_asked(site: Site) -> None:
     with site.count() as counted, site.engine.connect() as connection:
         default = photos.c.id.default

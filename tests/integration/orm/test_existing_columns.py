@@ -154,6 +154,26 @@ def test_core_inserts_into_reflected_table_before_and_after(
     assert min(after) >= START
 
 
+@pytest.mark.parametrize("write", [*CORE, *ORM])
+def test_inserts_after_a_python_default_was_removed(
+    photos: Engine, own: Any, tickets: TicketPool, write: Callable[[Engine, Any], None]
+) -> None:
+    """As the refusal of a column with a default advises."""
+    column = own.__table__.c.id
+    PreflushDefault(count(1).__next__).apply_to(column)
+    mapped = own.__table__ if write in CORE else own
+    write(photos, mapped)
+    before = ids(photos)
+    assert max(before) < START
+    column.default = None
+    TicketSequence().apply_to(column)
+    serve(tickets, column.table.metadata)
+    write(photos, mapped)
+    after = ids(photos)[len(before) :]
+    assert len(after) == len(before)
+    assert min(after) >= START
+
+
 @pytest.mark.parametrize("write", ORM)
 def test_orm_inserts_before_and_after(
     photos: Engine, own: Any, tickets: TicketPool, write: Callable[[Engine, Any], None]

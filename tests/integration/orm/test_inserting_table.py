@@ -360,6 +360,39 @@ def test_from_select(site: Site) -> None:
 
 
 @row(
+    "several INSERTs in one statement, by CTEs on PostgreSQL",
+    "refused, or NULL for some ids, as SQLAlchemy sets the defaults of one INSERT only: give every row an id of"
+    " `pool.next_id()`",
+)
+@pytest.mark.app_databases("postgresql", "sqlite")
+def test_several_inserts_in_one_statement(site: Site) -> None:
+    """SQLite knows no such statement, but what it is sent for the ids is the same."""
+    inner = insert(Word).values(word="b").cte("inner")
+    outer = insert(photos).values(title="a").add_cte(inner)
+    sent: list[Any] = []
+
+    @event.listens_for(site.engine, "before_cursor_execute")
+    def record(
+        conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, _: Any
+    ) -> None:
+        sent.append(context.compiled_parameters[0]["id"])
+
+    with site.count() as counted, site.engine.connect() as connection:
+        with pytest.raises(DBAPIError):
+            connection.execute(outer)
+        connection.rollback()
+        number = site.pool.next_id("photos")
+        is_known = site.engine.dialect.name == "postgresql"
+        with nullcontext() if is_known else pytest.raises(DBAPIError):
+            connection.execute(outer.values(id=number))
+            connection.commit()
+    event.remove(site.engine, "before_cursor_execute", record)
+    assert sent == [None, number]
+    assert counted.draws == {"photos": 1}
+    assert ids_of(site) == ({"a": number} if is_known else {})
+
+
+@row(
     '`{"id": None}` in `values()` or the first row of a Core insert, `text()`, other programs',
     "no draw: the database gets what you wrote",
 )

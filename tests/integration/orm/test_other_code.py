@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from sqlalchemy import BigInteger, Column, MetaData, Table, Uuid
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, Uuid, insert
 
 from sqla_tickets import SnowflakeSequence, TicketPool, TicketSequence, UUIDSequence
+from tests.integration.orm.conftest import Serve
 
 
 class Anything:
@@ -37,6 +38,27 @@ def test_default_called_outside_of_statements_gives_one_id(
         for column in photos.columns:
             drawn = [column.default.arg(given) for _ in range(5)]  # type: ignore[union-attr]  # each has one
             assert len(set(drawn)) == 5
+
+
+@pytest.mark.app_databases("sqlite")
+def test_default_called_by_another_columns_default_gives_one_id(serve: Serve) -> None:
+    """It gets the context of a statement whose ids are drawn for other columns."""
+    batches = TicketSequence("batches")
+    metadata = MetaData()
+    Table("batches", metadata, Column("id", BigInteger, batches, primary_key=True))
+    photos = Table(
+        "photos",
+        metadata,
+        Column("id", BigInteger, TicketSequence(), primary_key=True),
+        Column("batch", BigInteger, default=batches.arg),
+        Column("title", String(50)),
+    )
+    site = serve(metadata)
+    with site.count() as counted, site.engine.begin() as connection:
+        connection.execute(insert(photos), [{"title": title} for title in "abc"])
+        connection.execute(insert(photos).values([{"title": title} for title in "abc"]))
+    assert counted.draws == {"photos": 2, "batches": 6}
+    assert len({batch for _, batch, _ in site.rows(photos)}) == 6
 
 
 INSTRUMENTED = """

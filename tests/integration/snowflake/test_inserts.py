@@ -47,6 +47,9 @@ class Event(Base):
     __tablename__ = "events"
     id: Mapped[UUID] = mapped_column(Uuid, SnowflakeSequence(layout=FLAKE), primary_key=True)
     number: Mapped[int] = mapped_column(BigInteger, TicketSequence("numbers"))
+    text: Mapped[str] = mapped_column(
+        Uuid(as_uuid=False), SnowflakeSequence("events", layout=FLAKE)
+    )
 
 
 @pytest.fixture
@@ -125,6 +128,17 @@ def test_uuids_next_to_tickets(app: Engine) -> None:
         events = session.scalars(select(Event).order_by(Event.number)).all()
         assert len({FLAKE.decode(each.id) for each in events}) == 20
         assert [each.number for each in events] == sorted({each.number for each in events})
+
+
+def test_columns_of_one_sequence_get_ids_of_their_own_types(app: Engine) -> None:
+    with Session(app) as session, session.begin():
+        session.add_all([Event(), Event()])
+        session.execute(insert(Event), [{}, {}])
+        session.execute(insert(Event).values([{}, {}]))
+        events = session.scalars(select(Event)).all()
+        ids = {number for each in events for number in (each.id, UUID(each.text))}
+    assert len(events) == 6
+    assert len(ids) == 12
 
 
 def test_selected_rows_are_refused(app: Engine) -> None:

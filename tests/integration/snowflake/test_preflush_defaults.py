@@ -136,6 +136,32 @@ def test_it_is_plain_data() -> None:
         assert repr(copied.c.word.default) == "PreflushDefault(next_word)"
 
 
+UNPICKLED = """
+import pickle, sys
+from sqlalchemy import create_engine, event
+from sqlalchemy.orm import Session, registry
+mapped = registry(metadata=pickle.load(sys.stdin.buffer))
+Photo = type("Photo", (), {})
+mapped.map_imperatively(Photo, mapped.metadata.tables["photos"])
+engine = create_engine("sqlite://")
+mapped.metadata.create_all(engine)
+event.listen(Photo, "before_insert", lambda mapper, connection, photo: print(photo.id.version))
+with Session(engine) as session, session.begin():
+    session.add(Photo())
+"""
+
+
+def test_ids_are_known_before_the_flush_of_a_pickled_metadata() -> None:
+    """In a process that has declared none itself."""
+    metadata = MetaData()
+    Table("photos", metadata, Column("id", Uuid, UUIDSequence(), primary_key=True))
+    command = [sys.executable, "-c", UNPICKLED]
+    done = subprocess.run(
+        command, input=pickle.dumps(metadata), capture_output=True, timeout=PATIENCE
+    )
+    assert (done.stdout, done.stderr) == (b"7\n", b"")
+
+
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TicketArgumentError, match="use Uuid"):
         Table("t", MetaData(), Column("id", BigInteger, UUIDSequence()))

@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, BigInteger, Column, Engine, MetaData, Table, create_engine, insert
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    insert,
+    select,
+)
 from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -78,6 +89,21 @@ def test_the_shard_of_each_object_is_in_its_id_before_the_flush(engines: list[En
     assert all(shard == wanted for shard, wanted in found)
     assert len(ids) == 300
     assert sorted(chosen) == sorted(shard for shard, _ in found)
+
+
+def test_an_object_of_a_later_listener_has_its_shard(engines: list[Engine]) -> None:
+    """In a session of one database, too."""
+
+    def add_photo(session: Session, context: object, instances: object) -> None:
+        session.add(Photo(owner=38))
+
+    with Session(engines[0]) as session:
+        event.listen(session, "before_flush", add_photo, once=True)
+        session.add(Photo(owner=37))
+        session.commit()
+        found = session.scalars(select(Photo)).all()
+        assert sorted(INSTAGRAM.shard_of(photo.id) for photo in found) == [37, 38]
+        assert all(INSTAGRAM.shard_of(photo.id) == photo.owner for photo in found)
 
 
 def test_processes_share_a_shard(files: list[URL], open_pool: OpenPool) -> None:
@@ -177,6 +203,21 @@ def test_a_generator_has_the_layout_of_a_column_that_is_attached_later(pool: Tic
         assert (before.layout, generator.layout) == (SNOWFLAKE, layout)
         assert SnowflakeGenerator(pool, "photos") is generator
         pool.detach(metadata)
+
+
+def test_a_generator_has_the_layout_of_a_column_that_is_declared_later(pool: TicketPool) -> None:
+    """Or declared anew."""
+    metadata = MetaData()
+    column = Column("id", BigInteger, primary_key=True)
+    Table("photos", metadata, column)
+    pool.attach(metadata)
+    assert SnowflakeGenerator(pool, "photos").layout == SNOWFLAKE
+    for layout in (SONYFLAKE, INSTAGRAM):
+        column.default = None
+        SnowflakeSequence(layout=layout).apply_to(column)
+        generator = SnowflakeGenerator(pool, "photos")
+        assert generator.layout == layout
+        assert SnowflakeGenerator(pool, "photos") is generator
 
 
 def test_a_generator_of_a_column_with_shards_needs_the_shard(pool: TicketPool) -> None:

@@ -140,6 +140,10 @@ def test_it_is_no_onupdate() -> None:
     """An id that changes with each update is not meant."""
     with pytest.raises(TicketArgumentError, match="onupdate"):
         Column("id", BigInteger, onupdate=TicketSequence("photos"))
+    declared = TicketSequence("photos")
+    Column("id", BigInteger, declared)
+    with pytest.raises(TicketArgumentError, match="onupdate"):
+        Column("id", BigInteger, onupdate=declared)
 
 
 def test_autoincrement_as_well() -> None:
