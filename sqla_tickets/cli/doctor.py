@@ -26,7 +26,6 @@ from ..high_water.statements import MARKS
 from ..high_water.timing import TIMING as MARKS_TIMING
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
-from ..snowflake.leases import NodeLeases
 from ..status.text import (
     EVERY_SHARD,
     in_short,
@@ -428,18 +427,17 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             )
     count, latest = server.far_horizons
     if count:
-        lease = int(NodeLeases(pool.pool).duration * 1_000_000)
         yield Finding(
             code="impossible-horizon",
             severity="repeats",
             variable=f"horizon in {lease_table.NAME}",
             value=f"{latest}, and {count} such rows",
             why=(
-                "This horizon is more than a day and ten leases from now, which cannot be true. It is ignored, and the "
-                "earlier one is lost."
+                "This horizon is more than a year and two days from now, which cannot be true, as a lease lasts at most a "
+                "year. It is ignored, and the earlier one is lost."
             ),
             fix=(
-                f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
+                f"DELETE FROM {lease_table.NAME} WHERE horizon > {clock.wall() + lease_table.MOST_AHEAD};"
                 f" then NodeLeases(pool).create_table(), as the row -1 may be deleted, too, and change the passwords "
                 f"of all users who can write that table."
             ),

@@ -14,7 +14,6 @@ from ..maintenance import operations, tombstones
 from ..maintenance.status import State, ask_tables, state_after
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import lease_table, numbering
-from ..snowflake.leases import NodeLeases
 from ..status.text import EVERY_SHARD
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
@@ -153,7 +152,7 @@ def inspect_pool(
                 inspection.refuted[name] = refuted[server]
     for server, inspection in found.items():
         if inspection.error is None:
-            inspection.far_horizons = _far_horizons(server, NodeLeases(pool).duration)
+            inspection.far_horizons = _far_horizons(server)
             inspection.node_fault = _node_fault(server)
             inspection.marks_fault = _marks_fault(server)
     for inspection in found.values():
@@ -181,10 +180,10 @@ def joined_above(pool: TicketPool, sequence: str) -> int:
     return pool._marks.of(sequence).read_joined()
 
 
-def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
+def _far_horizons(server: TicketServer) -> tuple[int, int]:
     """The number of horizons that cannot be true, and the latest of them; none without a table."""
     try:
-        return server.do(lease_table.NAME, lease_table.far_horizons, int(lease * 1_000_000))
+        return server.do(lease_table.NAME, lease_table.far_horizons)
     except TicketError:
         return 0, 0
 

@@ -36,13 +36,16 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from ..arguments import NODES
+from ..arguments import NODES, YEAR_SECONDS
 from ..dialects import Statement, dialect_of
 from ..errors import TicketTableError
 from ..tables.context import StatementContext
 
 #: What the table is called on every ticket server.
 NAME: Final = NODES
+#: How far ahead of the clock a horizon can be, in microseconds: the longest lease of any process, and two days for
+#: clocks that differ.
+MOST_AHEAD: Final = (YEAR_SECONDS + 2 * 86_400) * 1_000_000
 
 #: Times are microseconds since 1970: ``expires`` by the server's clock, ``horizon`` by the owners'.
 #: No id of a number has a time after its ``horizon``.
@@ -112,16 +115,6 @@ class Told(NamedTuple):
     horizon: int
     now: int
     holder: str = ""
-
-
-def latest_horizon(now: int, duration: int) -> int:
-    """The latest credible horizon, a day and ten leases from now, in microseconds since 1970.
-
-    Args:
-        now: the time by a clock that can be trusted.
-        duration: how long a lease is, in microseconds.
-    """
-    return now + 86_400_000_000 + 10 * duration
 
 
 class server_clock(GenericFunction[int]):  # noqa: N801  # a function of SQL's
@@ -286,17 +279,10 @@ def free(context: StatementContext, row: Row) -> bool:
     return context.send(_kept(context, _FREE), number=row.node, version=row.fence) == 1
 
 
-def far_horizons(context: StatementContext, duration: int) -> tuple[int, int]:
-    """The number of horizons that cannot be true by this server's clock, and the latest of them.
-
-    Args:
-        context: the server's context.
-        duration: how long a lease is, in microseconds.
-    """
-    latest = latest_horizon(0, duration)
-    horizon = TABLE.c.horizon
-    cannot_be = horizon > server_clock() + latest
-    ((count, far),) = context.rows(select(func.count(), func.max(horizon)).where(cannot_be))
+def far_horizons(context: StatementContext) -> tuple[int, int]:
+    """The number of horizons that cannot be true by this server's clock, and the latest of them."""
+    cannot_be = _c.horizon > server_clock() + MOST_AHEAD
+    ((count, far),) = context.rows(select(func.count(), func.max(_c.horizon)).where(cannot_be))
     return int(count), int(far or 0)
 
 

@@ -144,6 +144,18 @@ def test_doctor_finds_a_horizon_that_cannot_be_true(pair: Pair, open_pool: OpenP
     assert pair.findings == []
 
 
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+def test_horizons_of_long_leases_are_no_finding(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The command line does not know how long the leases of the processes are."""
+    living = open_pool(ticket_urls)
+    NodeLeases(living, duration=365 * 86_400).create_table()
+    SnowflakeGenerator(living, "ids").next_id()
+    findings = examine(open_pool(ticket_urls))
+    assert [f for f in findings if f.check == "forged_rows"] == []
+
+
 def create_node_table(pair: Pair) -> None:
     """Create the tables of node numbers, or complete them, as a user who may."""
     for server, url in zip((pair.first, pair.second), pair.urls, strict=True):
