@@ -100,6 +100,24 @@ class _Declared(Named, Protocol):
     shard: Callable[[Any], int] | None
 
 
+def _check_declared(pool: str, sequence: object) -> None:
+    """Check that a pool makes the ids of a declaration.
+
+    Raises:
+        TicketArgumentError: it is no declaration, or belongs to another pool.
+    """
+    if not isinstance(sequence, _Declared):
+        raise TicketArgumentError(
+            f"SnowflakeGenerator of the pool {pool!r}: expected the name of a sequence, or a SnowflakeSequence, found"
+            f" {sequence!r}"
+        )
+    if sequence.pool not in (None, pool):
+        raise TicketArgumentError(
+            f"{sequence!r} belongs to the pool {sequence.pool!r}, and this is {pool!r}; two pools would make the same "
+            f"ids. Give SnowflakeGenerator the pool {sequence.pool!r}"
+        )
+
+
 def _layout_of(name: str, declared: Iterable[_Declared], shard: int | None) -> BitLayout:
     """The layout of a sequence's ids: that of its columns, or the default.
 
@@ -141,9 +159,9 @@ class SnowflakeGenerator:
         name: the sequence's name.
 
     Raises:
-        TicketArgumentError: the shard does not fit its bits, the layout has the node in the lowest bits, the
-            existing generator is not of this class, or the columns declare several layouts, a shard that is not
-            given, or no shard.
+        TicketArgumentError: the sequence belongs to another pool, the shard does not fit its bits, the layout has
+            the node in the lowest bits, the existing generator is not of this class, or the columns declare several
+            layouts, a shard that is not given, or no shard.
     """
 
     def __new__(
@@ -157,6 +175,7 @@ class SnowflakeGenerator:
         if isinstance(sequence, str):
             name = name_of_sequence(sequence)
         else:
+            _check_declared(pool.name, sequence)
             name = sequence_of(sequence)
             layout = _layout_of(name, [sequence], shard)
         leases = allocator_of(pool)
