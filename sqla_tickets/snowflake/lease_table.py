@@ -37,7 +37,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from ..arguments import NODES, YEAR_SECONDS
-from ..dialects import Statement, dialect_of
+from ..dialects import Statement, TicketDialect, dialect_of
 from ..errors import TicketTableError
 from ..tables.context import StatementContext
 
@@ -196,8 +196,7 @@ def create(context: StatementContext) -> None:
     Raises:
         TicketTableError: another table has its name.
     """
-    TABLE.dialect_kwargs.update(context.dialect.table_options())
-    context.send(CreateTable(TABLE, if_not_exists=True))
+    context.send(_creation(context.dialect))
     context.send(select(text("*")).select_from(TABLE).where(false()))
     found = {str(column[0]).lower() for column in context.cursor.description or ()}
     context.cursor.fetchall()
@@ -210,8 +209,13 @@ def create(context: StatementContext) -> None:
 
 
 def creation(dialect: Dialect) -> str:
-    """The statements of `create`."""
-    return str(CreateTable(TABLE, if_not_exists=True).compile(dialect=dialect)).strip()
+    """The statement of `create`, for a script."""
+    return str(_creation(dialect_of(dialect)).compile(dialect=dialect)).strip()
+
+
+def _creation(dialect: TicketDialect) -> CreateTable:
+    TABLE.dialect_kwargs.update(dialect.table_options())
+    return CreateTable(TABLE, if_not_exists=True)
 
 
 def drop(context: StatementContext) -> None:
