@@ -66,6 +66,10 @@ _shared: Final[Callable[[range], Iterator[int]]] = (
 )
 
 
+#: The number after the largest one has a bit more, and is sent as a BIGINT.
+_MOST_LEASED_BITS: Final = 62
+
+
 class _Ready:
     """Numbers that are ready for `SnowflakeGenerator.next_id`.
 
@@ -203,14 +207,16 @@ class SnowflakeGenerator:
         self, name: str, layout: BitLayout, leases: LeaseAllocator, shard: int | None
     ) -> None:
         self.name, self._leases = name, leases
-        #: Bits of the number that is leased, and what stands above it.
-        self._bits, self._above = layout.node, 0
+        #: What stands above the number that is leased.
+        self._above, bits = 0, layout.node
         if shard is not None:
             check_shard(name, layout, shard)
-            self._bits = layout.sequence // 2
-            self._above = shard << self._bits
+            bits = layout.sequence // 2
+            self._above = shard << bits
             layout = layout.in_processes
         self.layout = layout
+        #: Bits of the number that is leased.
+        self._bits = min(bits, _MOST_LEASED_BITS)
         self._size = 1 << layout.sequence
         self._last_tick = layout.largest >> (layout.node + layout.sequence)
         #: The tick that was made ids of last, its next sequence number, and whether it had too few of late.
