@@ -66,6 +66,8 @@ _shared: Final[Callable[[range], Iterator[int]]] = (
 )
 
 
+#: As many as a tick of Snowflake's has; a sequence of 64 bits has more than a `range` can count.
+_MOST_PREPARED: Final = 4096
 #: The number after the largest one has a bit more, and is sent as a BIGINT.
 _MOST_LEASED_BITS: Final = 62
 
@@ -353,9 +355,9 @@ class SnowflakeGenerator:
         return self.layout._run(self._tick, self._above | lease.node, self._next, n)
 
     def _prepare_rest(self, lease: Lease, now: int, owner: OwnerMark) -> None:
-        """Prepare the rest of the tick's numbers, until the next tick or the lease's end."""
-        numbers = self._run(lease, self._size - self._next)
-        self._next = self._size
+        """Prepare the tick's next numbers, until the next tick or the lease's end."""
+        numbers = self._run(lease, min(self._size - self._next, _MOST_PREPARED))
+        self._next += len(numbers)
         layout = self.layout
         rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
         ends = min(layout._began_at(layout._tick_at(now) + 1), now + rest)

@@ -42,6 +42,17 @@ def test_the_same_in_sql(app_url: URL, layout: BitLayout) -> None:
     engine.dispose()
 
 
+def test_sequence_has_more_numbers_than_are_prepared(ticket_urls: list[URL]) -> None:
+    """More of them than Python can count in a `range`."""
+    layout = BitLayout(48, 16, 64, unit=100)
+    with TicketPool(ticket_urls) as pool:
+        NodeLeases(pool).create_table()
+        made = SnowflakeGenerator(pool, "photos", layout)
+        ids = [made.next_id() for _ in range(10_000)]
+        ids += [*made.next_ids(3), made.next_id()]
+    assert ids == sorted({*ids})
+
+
 @pytest.mark.parametrize("node", [63, 80])
 def test_more_node_bits_than_a_server_can_hold(ticket_urls: list[URL], node: int) -> None:
     layout = BitLayout(42, node, 86 - node)
