@@ -89,6 +89,7 @@ Code = Literal[
     "cached-statistics",
     "impossible-mark",
     "impossible-horizon",
+    "late-horizon",
     "unconfirmed-growth",
 ]
 
@@ -440,6 +441,25 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
                 f"DELETE FROM {lease_table.NAME} WHERE horizon > {clock.wall() + lease_table.MOST_AHEAD};"
                 f" then NodeLeases(pool).create_table(), as the row -1 may be deleted, too, and change the passwords "
                 f"of all users who can write that table."
+            ),
+        )
+    count, latest = server.late_horizons
+    if count:
+        now = clock.wall()
+        yield Finding(
+            code="late-horizon",
+            severity="advice",
+            variable=f"horizon in {lease_table.NAME}",
+            value=f"{latest}, and {count} such rows",
+            why=(
+                "This horizon is more than two days from now, and the lease in its row is no longer than a day. No process "
+                "leases the node number before that time."
+            ),
+            fix=(
+                "If a machine's clock was ahead, or an earlier lease was longer, leave the row as it is: ids may be that "
+                f"late. Otherwise it is forged: UPDATE {lease_table.NAME} SET horizon = {now + lease_table.DAY} WHERE "
+                f"horizon > {now + lease_table.DAY} AND duration BETWEEN 1 AND {lease_table.DAY}; then change the "
+                "passwords of all users who can write that table."
             ),
         )
 

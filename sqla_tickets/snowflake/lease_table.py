@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     ClauseElement,
     Column,
+    ColumnElement,
     Dialect,
     MetaData,
     String,
@@ -46,6 +47,8 @@ NAME: Final = NODES
 #: How far ahead of the clock a horizon can be, in microseconds: the longest lease of any process, and two days for
 #: clocks that differ.
 MOST_AHEAD: Final = (YEAR_SECONDS + 2 * 86_400) * 1_000_000
+#: In microseconds.
+DAY: Final = 86_400_000_000
 
 #: Times are microseconds since 1970: ``expires`` by the server's clock, ``horizon`` by the owners'.
 #: No id of a number has a time after its ``horizon``.
@@ -164,7 +167,7 @@ _RENEW = update(TABLE).where(_IS_OWNED, _IS_OWN).values(_CLAIMED | _NEXT | _LATE
 _RELEASE = update(TABLE).where(_IS_OWNED).values(_NEXT | {"owner": "", "horizon": _until})
 _FREE = update(TABLE).where(_IS_UNCHANGED).values(_NEXT | {"owner": ""})
 _TAKE_BACK = update(TABLE).where(_c.node == _number, _c.horizon == _told).values(horizon=_until)
-_RECORD = _TAKE_BACK.values(_NEXT | {"owner": "", "holder": _holder})
+_RECORD = _TAKE_BACK.values(_NEXT | {"owner": "", "holder": _holder, "duration": _duration})
 _RECORD_NEW = insert(TABLE).values(_CLAIMED | {"node": _number, "owner": "", "fence": 0})
 
 
@@ -285,9 +288,21 @@ def free(context: StatementContext, row: Row) -> bool:
 
 def far_horizons(context: StatementContext) -> tuple[int, int]:
     """The number of horizons that cannot be true by this server's clock, and the latest of them."""
-    cannot_be = _c.horizon > server_clock() + MOST_AHEAD
-    ((count, far),) = context.rows(select(func.count(), func.max(_c.horizon)).where(cannot_be))
-    return int(count), int(far or 0)
+    return _horizons(context, _c.horizon > server_clock() + MOST_AHEAD)
+
+
+def late_horizons(context: StatementContext) -> tuple[int, int]:
+    """The number of horizons two days ahead and more in rows of leases of a day at most, and the latest of them.
+
+    They can be true: a clock may have been ahead.
+    """
+    is_late = _c.horizon.between(server_clock() + 2 * DAY, server_clock() + MOST_AHEAD)
+    return _horizons(context, and_(is_late, _c.duration.between(1, DAY)))
+
+
+def _horizons(context: StatementContext, which: ColumnElement[bool]) -> tuple[int, int]:
+    ((count, latest),) = context.rows(select(func.count(), func.max(_c.horizon)).where(which))
+    return int(count), int(latest or 0)
 
 
 def known_horizon(context: StatementContext, node: int) -> Told:

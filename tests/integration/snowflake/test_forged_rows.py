@@ -9,14 +9,12 @@ from sqlalchemy import URL
 
 from sqla_tickets import NodeIdsExhausted, NodeLeases, SnowflakeGenerator
 from sqla_tickets import concurrency as clock
-from sqla_tickets.snowflake.lease_table import NAME
+from sqla_tickets.snowflake.lease_table import DAY, NAME
 from tests.integration.snowflake.conftest import OpenPool
 from tests.integration.snowflake.test_leases import FOUR, TWO, node_of
 from tests.support.draws import assert_unique, run
 
 FAR = 9 * 10**18
-#: In microseconds.
-DAY = 86_400_000_000
 FORGE = f"""
 INSERT INTO {NAME} (node, owner, holder, fence, duration, expires, horizon)
 VALUES {{rows}} ON CONFLICT (node)
