@@ -26,7 +26,6 @@ from ..high_water.statements import MARKS
 from ..high_water.timing import TIMING as MARKS_TIMING
 from ..maintenance.status import state_after
 from ..snowflake import lease_table
-from ..snowflake.leases import NodeLeases
 from ..status.text import (
     EVERY_SHARD,
     in_short,
@@ -90,6 +89,7 @@ Code = Literal[
     "cached-statistics",
     "impossible-mark",
     "impossible-horizon",
+    "late-horizon",
     "unconfirmed-growth",
 ]
 
@@ -428,20 +428,38 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             )
     count, latest = server.far_horizons
     if count:
-        lease = int(NodeLeases(pool.pool).duration * 1_000_000)
         yield Finding(
             code="impossible-horizon",
             severity="repeats",
             variable=f"horizon in {lease_table.NAME}",
             value=f"{latest}, and {count} such rows",
             why=(
-                "This horizon is more than a day and ten leases from now, which cannot be true. It is ignored, and the "
-                "earlier one is lost."
+                "This horizon is more than a year and two days from now, which cannot be true, as a lease lasts at most a "
+                "year. It is ignored, and the earlier one is lost."
             ),
             fix=(
-                f"DELETE FROM {lease_table.NAME} WHERE horizon > {lease_table.latest_horizon(clock.wall(), lease)};"
+                f"DELETE FROM {lease_table.NAME} WHERE horizon > {clock.wall() + lease_table.MOST_AHEAD};"
                 f" then NodeLeases(pool).create_table(), as the row -1 may be deleted, too, and change the passwords "
                 f"of all users who can write that table."
+            ),
+        )
+    count, latest = server.late_horizons
+    if count:
+        now = clock.wall()
+        yield Finding(
+            code="late-horizon",
+            severity="advice",
+            variable=f"horizon in {lease_table.NAME}",
+            value=f"{latest}, and {count} such rows",
+            why=(
+                "This horizon is more than two days from now, and the lease in its row is no longer than a day. No process "
+                "leases the node number before that time."
+            ),
+            fix=(
+                "If a machine's clock was ahead, or an earlier lease was longer, leave the row as it is: ids may be that "
+                f"late. Otherwise it is forged: UPDATE {lease_table.NAME} SET horizon = {now + lease_table.DAY} WHERE "
+                f"horizon > {now + lease_table.DAY} AND duration BETWEEN 1 AND {lease_table.DAY}; then change the "
+                "passwords of all users who can write that table."
             ),
         )
 

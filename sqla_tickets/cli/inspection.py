@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .. import TableStatus, TicketError, TicketPool, TicketServer
@@ -14,7 +14,6 @@ from ..maintenance import operations, tombstones
 from ..maintenance.status import State, ask_tables, state_after
 from ..maintenance.tombstones import FoundTable
 from ..snowflake import lease_table, numbering
-from ..snowflake.leases import NodeLeases
 from ..status.text import EVERY_SHARD
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
@@ -54,6 +53,7 @@ class ServerInspection:
         refuted: a high-water mark on it that cannot be true, by sequence.
         larger_joined: where servers with a larger stride joined, by sequence: 0 if none has, None if unknown.
         far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
+        late_horizons: the same of those that can be true, but are later than their rows' leases explain.
         node_fault: why it leases no node numbers although it has their table.
         marks_fault: why it keeps no high-water marks: their table is missing, or this user may not read it.
         error: why it did not answer, or was not asked.
@@ -75,6 +75,7 @@ class ServerInspection:
     refuted: dict[str, str] = field(default_factory=dict[str, str])
     larger_joined: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
     far_horizons: tuple[int, int] = (0, 0)
+    late_horizons: tuple[int, int] = (0, 0)
     node_fault: TicketError | None = None
     marks_fault: TicketError | None = None
     error: str | None = None
@@ -153,7 +154,8 @@ def inspect_pool(
                 inspection.refuted[name] = refuted[server]
     for server, inspection in found.items():
         if inspection.error is None:
-            inspection.far_horizons = _far_horizons(server, NodeLeases(pool).duration)
+            inspection.far_horizons = _horizons(server, lease_table.far_horizons)
+            inspection.late_horizons = _horizons(server, lease_table.late_horizons)
             inspection.node_fault = _node_fault(server)
             inspection.marks_fault = _marks_fault(server)
     for inspection in found.values():
@@ -181,10 +183,12 @@ def joined_above(pool: TicketPool, sequence: str) -> int:
     return pool._marks.of(sequence).read_joined()
 
 
-def _far_horizons(server: TicketServer, lease: float) -> tuple[int, int]:
-    """The number of horizons that cannot be true, and the latest of them; none without a table."""
+def _horizons(
+    server: TicketServer, which: Callable[[StatementContext], tuple[int, int]]
+) -> tuple[int, int]:
+    """The number of horizons of a kind, and the latest of them; none without a table."""
     try:
-        return server.do(lease_table.NAME, lease_table.far_horizons, int(lease * 1_000_000))
+        return server.do(lease_table.NAME, which)
     except TicketError:
         return 0, 0
 

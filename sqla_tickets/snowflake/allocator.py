@@ -128,7 +128,7 @@ class LeaseAllocator:
         self._leases: dict[int, Lease] = {}
         self._leasing = SingleFlight[int]()
         self._reclaimer = Reclaimer(self.seconds)
-        self._peers = PeerHorizons(self._servers, self.seconds)
+        self._peers = PeerHorizons(self._servers)
         self.is_owner_process = owner_mark()  # the last, as it says that all is done
         for generator in list(self.generators.values()):
             generator.reinit_after_fork()

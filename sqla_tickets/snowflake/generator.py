@@ -66,6 +66,12 @@ _shared: Final[Callable[[range], Iterator[int]]] = (
 )
 
 
+#: As many as a tick of Snowflake's has; a sequence of 64 bits has more than a `range` can count.
+_MOST_PREPARED: Final = 4096
+#: The number after the largest one has a bit more, and is sent as a BIGINT.
+_MOST_LEASED_BITS: Final = 62
+
+
 class _Ready:
     """Numbers that are ready for `SnowflakeGenerator.next_id`.
 
@@ -98,6 +104,24 @@ class _Declared(Named, Protocol):
 
     layout: BitLayout
     shard: Callable[[Any], int] | None
+
+
+def _check_declared(pool: str, sequence: object) -> None:
+    """Check that a pool makes the ids of a declaration.
+
+    Raises:
+        TicketArgumentError: it is no declaration, or belongs to another pool.
+    """
+    if not isinstance(sequence, _Declared):
+        raise TicketArgumentError(
+            f"SnowflakeGenerator of the pool {pool!r}: expected the name of a sequence, or a SnowflakeSequence, found"
+            f" {sequence!r}"
+        )
+    if sequence.pool not in (None, pool):
+        raise TicketArgumentError(
+            f"{sequence!r} belongs to the pool {sequence.pool!r}, and this is {pool!r}; two pools would make the same "
+            f"ids. Give SnowflakeGenerator the pool {sequence.pool!r}"
+        )
 
 
 def _layout_of(name: str, declared: Iterable[_Declared], shard: int | None) -> BitLayout:
@@ -141,9 +165,9 @@ class SnowflakeGenerator:
         name: the sequence's name.
 
     Raises:
-        TicketArgumentError: the shard does not fit its bits, the layout has the node in the lowest bits, the
-            existing generator is not of this class, or the columns declare several layouts, a shard that is not
-            given, or no shard.
+        TicketArgumentError: the sequence belongs to another pool, the shard does not fit its bits, the layout has
+            the node in the lowest bits, the existing generator is not of this class, or the columns declare several
+            layouts, a shard that is not given, or no shard.
     """
 
     def __new__(
@@ -157,6 +181,7 @@ class SnowflakeGenerator:
         if isinstance(sequence, str):
             name = name_of_sequence(sequence)
         else:
+            _check_declared(pool.name, sequence)
             name = sequence_of(sequence)
             layout = _layout_of(name, [sequence], shard)
         leases = allocator_of(pool)
@@ -184,14 +209,16 @@ class SnowflakeGenerator:
         self, name: str, layout: BitLayout, leases: LeaseAllocator, shard: int | None
     ) -> None:
         self.name, self._leases = name, leases
-        #: Bits of the number that is leased, and what stands above it.
-        self._bits, self._above = layout.node, 0
+        #: What stands above the number that is leased.
+        self._above, bits = 0, layout.node
         if shard is not None:
             check_shard(name, layout, shard)
-            self._bits = layout.sequence // 2
-            self._above = shard << self._bits
+            bits = layout.sequence // 2
+            self._above = shard << bits
             layout = layout.in_processes
         self.layout = layout
+        #: Bits of the number that is leased.
+        self._bits = min(bits, _MOST_LEASED_BITS)
         self._size = 1 << layout.sequence
         self._last_tick = layout.largest >> (layout.node + layout.sequence)
         #: The tick that was made ids of last, its next sequence number, and whether it had too few of late.
@@ -328,9 +355,9 @@ class SnowflakeGenerator:
         return self.layout._run(self._tick, self._above | lease.node, self._next, n)
 
     def _prepare_rest(self, lease: Lease, now: int, owner: OwnerMark) -> None:
-        """Prepare the rest of the tick's numbers, until the next tick or the lease's end."""
-        numbers = self._run(lease, self._size - self._next)
-        self._next = self._size
+        """Prepare the tick's next numbers, until the next tick or the lease's end."""
+        numbers = self._run(lease, min(self._size - self._next, _MOST_PREPARED))
+        self._next += len(numbers)
         layout = self.layout
         rest = int((lease.deadline - clock.elapsed()) * 1_000_000)  # a tick may be longer
         ends = min(layout._began_at(layout._tick_at(now) + 1), now + rest)

@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     ClauseElement,
     Column,
+    ColumnElement,
     Dialect,
     MetaData,
     String,
@@ -36,13 +37,18 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from ..arguments import NODES
-from ..dialects import Statement, dialect_of
+from ..arguments import NODES, YEAR_SECONDS
+from ..dialects import Statement, TicketDialect, dialect_of
 from ..errors import TicketTableError
 from ..tables.context import StatementContext
 
 #: What the table is called on every ticket server.
 NAME: Final = NODES
+#: How far ahead of the clock a horizon can be, in microseconds: the longest lease of any process, and two days for
+#: clocks that differ.
+MOST_AHEAD: Final = (YEAR_SECONDS + 2 * 86_400) * 1_000_000
+#: In microseconds.
+DAY: Final = 86_400_000_000
 
 #: Times are microseconds since 1970: ``expires`` by the server's clock, ``horizon`` by the owners'.
 #: No id of a number has a time after its ``horizon``.
@@ -114,16 +120,6 @@ class Told(NamedTuple):
     holder: str = ""
 
 
-def latest_horizon(now: int, duration: int) -> int:
-    """The latest credible horizon, a day and ten leases from now, in microseconds since 1970.
-
-    Args:
-        now: the time by a clock that can be trusted.
-        duration: how long a lease is, in microseconds.
-    """
-    return now + 86_400_000_000 + 10 * duration
-
-
 class server_clock(GenericFunction[int]):  # noqa: N801  # a function of SQL's
     """The server's clock in microseconds since 1970."""
 
@@ -171,7 +167,7 @@ _RENEW = update(TABLE).where(_IS_OWNED, _IS_OWN).values(_CLAIMED | _NEXT | _LATE
 _RELEASE = update(TABLE).where(_IS_OWNED).values(_NEXT | {"owner": "", "horizon": _until})
 _FREE = update(TABLE).where(_IS_UNCHANGED).values(_NEXT | {"owner": ""})
 _TAKE_BACK = update(TABLE).where(_c.node == _number, _c.horizon == _told).values(horizon=_until)
-_RECORD = _TAKE_BACK.values(_NEXT | {"owner": "", "holder": _holder})
+_RECORD = _TAKE_BACK.values(_NEXT | {"owner": "", "holder": _holder, "duration": _duration})
 _RECORD_NEW = insert(TABLE).values(_CLAIMED | {"node": _number, "owner": "", "fence": 0})
 
 
@@ -203,8 +199,7 @@ def create(context: StatementContext) -> None:
     Raises:
         TicketTableError: another table has its name.
     """
-    TABLE.dialect_kwargs.update(context.dialect.table_options())
-    context.send(CreateTable(TABLE, if_not_exists=True))
+    context.send(_creation(context.dialect))
     context.send(select(text("*")).select_from(TABLE).where(false()))
     found = {str(column[0]).lower() for column in context.cursor.description or ()}
     context.cursor.fetchall()
@@ -217,8 +212,13 @@ def create(context: StatementContext) -> None:
 
 
 def creation(dialect: Dialect) -> str:
-    """The statements of `create`."""
-    return str(CreateTable(TABLE, if_not_exists=True).compile(dialect=dialect)).strip()
+    """The statement of `create`, for a script."""
+    return str(_creation(dialect_of(dialect)).compile(dialect=dialect)).strip()
+
+
+def _creation(dialect: TicketDialect) -> CreateTable:
+    TABLE.dialect_kwargs.update(dialect.table_options())
+    return CreateTable(TABLE, if_not_exists=True)
 
 
 def drop(context: StatementContext) -> None:
@@ -286,18 +286,23 @@ def free(context: StatementContext, row: Row) -> bool:
     return context.send(_kept(context, _FREE), number=row.node, version=row.fence) == 1
 
 
-def far_horizons(context: StatementContext, duration: int) -> tuple[int, int]:
-    """The number of horizons that cannot be true by this server's clock, and the latest of them.
+def far_horizons(context: StatementContext) -> tuple[int, int]:
+    """The number of horizons that cannot be true by this server's clock, and the latest of them."""
+    return _horizons(context, _c.horizon > server_clock() + MOST_AHEAD)
 
-    Args:
-        context: the server's context.
-        duration: how long a lease is, in microseconds.
+
+def late_horizons(context: StatementContext) -> tuple[int, int]:
+    """The number of horizons two days ahead and more in rows of leases of a day at most, and the latest of them.
+
+    They can be true: a clock may have been ahead.
     """
-    latest = latest_horizon(0, duration)
-    horizon = TABLE.c.horizon
-    cannot_be = horizon > server_clock() + latest
-    ((count, far),) = context.rows(select(func.count(), func.max(horizon)).where(cannot_be))
-    return int(count), int(far or 0)
+    is_late = _c.horizon.between(server_clock() + 2 * DAY, server_clock() + MOST_AHEAD)
+    return _horizons(context, and_(is_late, _c.duration.between(1, DAY)))
+
+
+def _horizons(context: StatementContext, which: ColumnElement[bool]) -> tuple[int, int]:
+    ((count, latest),) = context.rows(select(func.count(), func.max(_c.horizon)).where(which))
+    return int(count), int(latest or 0)
 
 
 def known_horizon(context: StatementContext, node: int) -> Told:

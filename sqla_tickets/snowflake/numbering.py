@@ -21,7 +21,7 @@ from ..dialects import dialect_of
 from ..errors import TicketError, TicketServerError, TicketTableError, TicketTableMissing
 from ..tables.context import ServerContext, StatementContext
 from ..tables.inspection import catch_up
-from .lease_table import NAME, TABLE, Claim, latest_horizon, record_horizon, server_clock
+from .lease_table import MOST_AHEAD, NAME, TABLE, Claim, record_horizon, server_clock
 
 if TYPE_CHECKING:
     from ..draw.server import TicketServer
@@ -32,7 +32,6 @@ P = ParamSpec("P")
 #: In place of a node number; no number is below 0.
 _ROW: Final = -1
 _TEXT: Final = re.compile(r"stride ([1-9][0-9]{0,4}), offset ([1-9][0-9]{0,4})")
-_LONGEST_LEASE_MICROSECONDS: Final = 366 * 86_400_000_000
 
 
 class _OtherServer(TicketServerError):
@@ -284,6 +283,6 @@ def _last_id(context: StatementContext, expected: Numbering | None, own: Numberi
     catch_up(context)
     _check_is(context, expected)
     is_own = (c.node >= 0, c.node % own.stride == own.offset % own.stride)
-    can_be_true = c.horizon <= server_clock() + latest_horizon(0, _LONGEST_LEASE_MICROSECONDS)
+    can_be_true = c.horizon <= server_clock() + MOST_AHEAD
     ((horizon,),) = context.rows(select(func.max(c.horizon)).where(*is_own, can_be_true))
     return int(horizon or 0)

@@ -28,11 +28,10 @@ class PeerHorizons:
 
     Args:
         servers: all servers of the pool.
-        seconds: how long a lease lasts.
     """
 
-    def __init__(self, servers: Sequence[TicketServer], seconds: float) -> None:
-        self._servers, self._seconds = servers, seconds
+    def __init__(self, servers: Sequence[TicketServer]) -> None:
+        self._servers = servers
         self._refuted: set[TicketServer] = set()
 
     def known(self, lease: Lease) -> int:
@@ -54,19 +53,18 @@ class PeerHorizons:
 
     def _is_credible(self, told: Told) -> bool:
         """Whether a horizon can be true by this machine's clock, or by the clock of the peer that has it."""
-        now = max(told.now, clock.wall())
-        return told.horizon <= lease_table.latest_horizon(now, int(self._seconds * 1_000_000))
+        return told.horizon <= max(told.now, clock.wall()) + lease_table.MOST_AHEAD
 
     def _report(self, peer: TicketServer, node: int, horizon: int) -> None:
         log.error(
             "%s records for node %d a horizon of %d (microseconds since 1970), which cannot be true: it is more than a "
-            "day and ten leases from now. All such rows are ignored. Find the client that wrote them, and delete "
+            "year and two days from now. All such rows are ignored. Find the client that wrote them, and delete "
             "them on that server: DELETE FROM %s WHERE horizon > %d",
             peer,
             node,
             horizon,
             lease_table.NAME,
-            lease_table.latest_horizon(clock.wall(), int(self._seconds * 1_000_000)),
+            clock.wall() + lease_table.MOST_AHEAD,
         )
 
     def publish(self, lease: Lease, claim: Claim) -> None:

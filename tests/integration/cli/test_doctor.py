@@ -16,6 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import NullPool
 
 from sqla_tickets import (
+    BitLayout,
     NodeLeases,
     SnowflakeGenerator,
     TicketError,
@@ -24,10 +25,12 @@ from sqla_tickets import (
     TicketsExhausted,
     TicketTableError,
 )
+from sqla_tickets import concurrency as clock
 from sqla_tickets.cli.doctor import Code, Finding, examine
 from sqla_tickets.dialects import class_of
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import resize, tombstones
+from sqla_tickets.snowflake import lease_table
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, OpenPool, fresh_pair, grant_only, run, setting, until
 from tests.support.servers import PASSWORD, USER, MySQLLike, PostgreSQL, ServerFixtures
@@ -142,6 +145,45 @@ def test_doctor_finds_a_horizon_that_cannot_be_true(pair: Pair, open_pool: OpenP
     pair.only("node-numbers-missing")  # that of its own row was one of them
     create_node_table(pair)
     assert pair.findings == []
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+def test_horizons_of_long_leases_are_no_finding(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The command line does not know how long the leases of the processes are, and they may become longer."""
+    layout = BitLayout(41, 1, 12)
+    pools = [open_pool(ticket_urls) for _ in range(3)]
+    NodeLeases(pools[2], duration=365 * 86_400).create_table()
+    for pool in pools[:2]:
+        SnowflakeGenerator(pool, "ids", layout).next_id()
+    for pool in pools[:2]:
+        pool.dispose()
+    SnowflakeGenerator(pools[2], "ids", layout).next_id()
+    assert forged_rows(ticket_urls, open_pool) == []
+
+
+@pytest.mark.ticket_servers("sqlite", "mariadb", "postgresql")
+def test_doctor_advises_on_a_horizon_of_a_short_lease(
+    ticket_urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It can be true, so nothing ignores it: the number is of no use before that time."""
+    pool = open_pool(ticket_urls)
+    NodeLeases(pool).create_table()
+    SnowflakeGenerator(pool, "ids").next_id()
+    assert forged_rows(ticket_urls, open_pool) == []
+    forged = clock.wall() + 30 * lease_table.DAY
+    run(ticket_urls[0], f"UPDATE ticket_nodes SET horizon = {forged} WHERE node >= 0")
+    (finding,) = forged_rows(ticket_urls, open_pool)
+    assert (finding.code, finding.severity) == ("late-horizon", "advice")
+    assert str(forged) in finding.value
+    (statement,) = re.findall(r"UPDATE [^;]*", finding.fix)
+    run(ticket_urls[0], statement)
+    assert forged_rows(ticket_urls, open_pool) == []
+
+
+def forged_rows(urls: list[URL], open_pool: OpenPool) -> list[Finding]:
+    return [f for f in examine(open_pool(urls)) if f.check == "forged_rows"]
 
 
 def create_node_table(pair: Pair) -> None:

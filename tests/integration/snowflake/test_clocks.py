@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from itertools import count
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
@@ -24,6 +25,7 @@ from sqla_tickets import (
     SnowflakeSequence,
     TicketArgumentError,
     TicketPool,
+    TicketSequence,
     TicketsExhausted,
 )
 from sqla_tickets import concurrency as clock
@@ -258,6 +260,21 @@ def test_generator_of_one_sequence_is_one(pool: TicketPool, files: list[URL]) ->
     assert SnowflakeGenerator(pool, SnowflakeSequence("photos")) is made
     assert SnowflakeGenerator(pool, "photos", shard=1) is not made
     assert SnowflakeGenerator(TicketPool(files), "photos") is not made
+
+
+def test_declaration_of_another_pool_is_refused(files: list[URL], pool: TicketPool) -> None:
+    """Both pools lease the same node numbers, so half of the ids would repeat."""
+    declared = SnowflakeSequence("photos", pool="media")
+    with pytest.raises(TicketArgumentError, match="'media', and this is 'default'"):
+        SnowflakeGenerator(pool, declared)
+    with TicketPool(files, name="media") as media:
+        assert SnowflakeGenerator(media, declared) is SnowflakeGenerator(media, "photos")
+
+
+@pytest.mark.parametrize("other", [5, None, TicketSequence("photos")])
+def test_ids_of_something_else_are_refused(pool: TicketPool, other: Any) -> None:
+    with pytest.raises(TicketArgumentError, match="or a SnowflakeSequence, found"):
+        SnowflakeGenerator(pool, other)
 
 
 class OwnGenerator(SnowflakeGenerator):

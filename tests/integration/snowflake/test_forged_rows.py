@@ -9,7 +9,7 @@ from sqlalchemy import URL
 
 from sqla_tickets import NodeIdsExhausted, NodeLeases, SnowflakeGenerator
 from sqla_tickets import concurrency as clock
-from sqla_tickets.snowflake.lease_table import NAME
+from sqla_tickets.snowflake.lease_table import DAY, NAME
 from tests.integration.snowflake.conftest import OpenPool
 from tests.integration.snowflake.test_leases import FOUR, TWO, node_of
 from tests.support.draws import assert_unique, run
@@ -86,6 +86,22 @@ def test_forged_release_gives_no_number_twice(files: list[URL], open_pool: OpenP
     assert_unique(ids)
 
 
+@pytest.mark.parametrize("days", [3, 365])
+def test_horizon_of_a_longer_lease_is_believed(
+    files: list[URL], open_pool: OpenPool, days: int
+) -> None:
+    """Processes whose leases last a minute take no number whose server has forgotten such a lease."""
+    living = SnowflakeGenerator(open_pool(files, days * 86_400.0), "photos", TWO)
+    ids, node = living.next_ids(3), node_of(living)
+    run(files[0 if node % 2 else 1], f"DELETE FROM {NAME} WHERE node >= 0")  # it was set back
+    heir = SnowflakeGenerator(open_pool(files), "photos", TWO)
+    ids += [*heir.next_ids(3), *living.next_ids(3)]
+    assert node_of(heir) != node
+    assert_unique(ids)
+    with pytest.raises(NodeIdsExhausted):
+        SnowflakeGenerator(open_pool(files, 0.1), "photos", TWO).next_id()
+
+
 def test_number_below_0_is_never_leased(files: list[URL], open_pool: OpenPool) -> None:
     """It would spill into the other bits of an id."""
     pool = open_pool(files)
@@ -96,7 +112,7 @@ def test_number_below_0_is_never_leased(files: list[URL], open_pool: OpenPool) -
     assert min(lease.node for lease in NodeLeases(pool).status()) == 0
 
 
-def test_clock_that_lags_for_days_believes_horizons(
+def test_clock_that_lags_for_more_than_a_year_believes_horizons(
     files: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is far ahead of the reader's clock is judged by the server's clock, too."""
@@ -104,7 +120,7 @@ def test_clock_that_lags_for_days_believes_horizons(
     ids, node = living.next_ids(3), node_of(living)
     run(files[0 if node % 2 else 1], f"DELETE FROM {NAME} WHERE node >= 0")  # it was set back
     right = clock.wall
-    monkeypatch.setattr(clock, "wall", lambda: right() - 3 * 86_400_000_000)
+    monkeypatch.setattr(clock, "wall", lambda: right() - 400 * DAY)
     heir = SnowflakeGenerator(open_pool(files), "photos", TWO)
     ids += heir.next_ids(3)
     assert node_of(heir) != node

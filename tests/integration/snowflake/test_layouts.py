@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import BigInteger, Column, MetaData, Table, create_engine, insert, select
 from sqlalchemy.engine import URL
 
-from sqla_tickets import SNOWFLAKE, SONYFLAKE, BitLayout
+from sqla_tickets import SNOWFLAKE, SONYFLAKE, BitLayout, NodeLeases, SnowflakeGenerator, TicketPool
 
 pytestmark = pytest.mark.every_case
 
@@ -40,3 +40,24 @@ def test_the_same_in_sql(app_url: URL, layout: BitLayout) -> None:
         late = layout.time_of(table.c.id) > time.replace(tzinfo=None)
         assert connection.scalar(select(table.c.id).where(late)) is None
     engine.dispose()
+
+
+def test_sequence_has_more_numbers_than_are_prepared(ticket_urls: list[URL]) -> None:
+    """More of them than Python can count in a `range`."""
+    layout = BitLayout(48, 16, 64, unit=100)
+    with TicketPool(ticket_urls) as pool:
+        NodeLeases(pool).create_table()
+        made = SnowflakeGenerator(pool, "photos", layout)
+        ids = [made.next_id() for _ in range(10_000)]
+        ids += [*made.next_ids(3), made.next_id()]
+    assert ids == sorted({*ids})
+
+
+@pytest.mark.parametrize("node", [63, 80])
+def test_more_node_bits_than_a_server_can_hold(ticket_urls: list[URL], node: int) -> None:
+    layout = BitLayout(42, node, 86 - node)
+    with TicketPool(ticket_urls) as pool:
+        NodeLeases(pool).create_table()
+        ids = SnowflakeGenerator(pool, "photos", layout).next_ids(3)
+    assert len({*ids}) == 3
+    assert {layout.decode(number).node for number in ids} <= {0, 1}
