@@ -101,7 +101,7 @@ def shards_of(context: MigrationContext) -> list[str]:
     """The URLs of the application's databases that the configuration file names; empty if it names none.
 
     Raises:
-        CommandError: the value cannot be read, or an environment variable in it is not set.
+        CommandError: the value cannot be read, or an environment variable in it is not set or empty.
     """
     return [] if context.config is None else shards_in_files(context.config)
 
@@ -110,7 +110,31 @@ def shards_in_files(config: Config) -> list[str]:
     """The same, of ``alembic.ini`` or ``pyproject.toml``."""
     with _naming("shards"):
         words = _words(config.get_alembic_option("shards"))
-        return [expanded(word, "shards") for word in words]
+        urls = [expanded(word, "shards") for word in words]
+    if not all(urls):
+        raise CommandError(
+            f"shards has an empty URL, number {urls.index('') + 1} of {len(urls)}: set the environment variable that "
+            f"is this URL, or remove it from shards"
+        )
+    return urls
+
+
+def shards_or_database(config: Config) -> list[str]:
+    """The URLs of the databases that ``env.py`` migrates: the shards, or ``sqlalchemy.url`` alone.
+
+    Raises:
+        CommandError: there is none, or one is empty or cannot be read, so a run would migrate nothing.
+    """
+    key = "sqlalchemy.url"
+    with _naming(key):
+        # not read where shards replace it, and not split: a path may have spaces
+        urls = shards_in_files(config) or [expanded(config.get_main_option(key, ""), key)]
+    if not all(urls):
+        raise CommandError(
+            "name the application's database, as neither shards nor sqlalchemy.url has a URL: set sqlalchemy.url in "
+            "alembic.ini, or shards there or in [tool.alembic] of pyproject.toml; a variable in it may be empty"
+        )
+    return urls
 
 
 def _configured(context: MigrationContext) -> dict[str, TicketPool]:

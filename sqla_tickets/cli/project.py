@@ -32,8 +32,10 @@ PLUGINS: Final = f'autogenerate_plugins=["alembic.autogenerate.*", "{PLUGIN}"]'
 _UNSET: Final = "driver://user:pass@"
 _IMPORTS_OF_LOOP: Final = (
     "import logging\n",
-    "from alembic_ext.configuration import expanded\n",
+    "from alembic_ext.configuration import shards_or_database\n",
 )
+#: What a loop over the shards has, ours or a project's own.
+_LOOP: Final = re.compile(r"shards_or_database\(|get_(main|alembic)_option\(\s*['\"]shards['\"]")
 
 
 @dataclass
@@ -111,7 +113,7 @@ def changes(
     found.edit(file, text)
     scripts = _scripts(file)
     env = Path(scripts.env_py_location)
-    is_sharded = file.suffix != ".toml" and bool(re.search(r"^shards *=", text, re.MULTILINE))
+    is_sharded = bool(re.search(r"^shards *=", text, re.MULTILINE))
     found.edit(env, _with_everything(read(env), env, found, models, is_sharded=is_sharded))
     mako = Path(scripts.dir) / "script.py.mako"
     if mako.is_file():
@@ -193,7 +195,7 @@ def _with_everything(
     text: str, env: Path, found: Changes, models: str | None, *, is_sharded: bool
 ) -> str:
     """The text of ``env.py`` with the plugin, the models and the loop over shards."""
-    if is_sharded and not re.search(r"get_main_option\(\s*['\"]shards['\"]", text):
+    if is_sharded and not _LOOP.search(text):
         sharded = with_loop(text)
         if sharded is None:
             found.left.append(
@@ -226,9 +228,6 @@ def with_loop(text: str) -> str | None:
     generated = [_functions(with_plugin(unedited)).items() for unedited in _unedited()]
     if not any(each <= functions.items() for each in generated):
         return None
-    ours["run_migrations_offline"] = (
-        f"{ours.pop('databases')}\n\n\n{ours['run_migrations_offline']}"
-    )
     for name, function in ours.items():
         text = text.replace(functions[name], function)
     lines = text.splitlines(keepends=True)
@@ -243,7 +242,7 @@ def _ignores_url(text: str) -> bool:
     module = ast.parse(text)
     statements = [n for n in module.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     calls = [n for s in statements for n in ast.walk(s) if isinstance(n, ast.Call)]
-    return "databases" in _functions(text) and any(
+    return "shards_or_database(" in text and any(
         "config.set_main_option('sqlalchemy.url'" in ast.unparse(call) for call in calls
     )
 
