@@ -294,18 +294,26 @@ def with_plugin(text: str) -> str:
     for call in reversed(list(_configuring(ast.parse(text)))):
         given: Mapping[str | None, ast.expr] = {k.arg: k.value for k in call.keywords}
         plugins = given.get("autogenerate_plugins")
+        # before what is there: the end of a value may be followed by parentheses that are no part of it
         if plugins is None:
-            last, more = call.keywords[-1].value, f", {PLUGINS}"
-            if call.lineno != call.end_lineno:  # on a line of its own
-                line = lines[call.keywords[-1].lineno - 1]
-                more = f",\n{line[: len(line) - len(line.lstrip())]}{PLUGINS}"
+            argument, more = call.keywords[0], f"{PLUGINS}, "
+            indent = _indent(lines[argument.lineno - 1])
+            at = starts[argument.lineno - 1] + argument.col_offset
+            if len(indent) == argument.col_offset:  # on a line of its own
+                more = f"{PLUGINS},\n{indent}"
         elif isinstance(plugins, ast.List) and plugins.elts and not _lists_plugin(plugins):
-            last, more = plugins.elts[-1], f', "{PLUGIN}"'
+            first, more = plugins.elts[0], f'"{PLUGIN}", '
+            at = starts[plugins.lineno - 1] + plugins.col_offset + 1
+            if first.lineno != plugins.lineno:
+                more = f'\n{_indent(lines[first.lineno - 1])}"{PLUGIN}",'
         else:
             continue
-        at = starts[(last.end_lineno or 1) - 1] + (last.end_col_offset or 0)
         raw = raw[:at] + more.encode() + raw[at:]
     return raw.decode()
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _configuring(module: ast.Module) -> Iterator[ast.Call]:

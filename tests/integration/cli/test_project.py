@@ -396,20 +396,49 @@ def test_a_terminal_is_asked(folder: Path, answer: bytes, is_written: bool) -> N
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("context.configure(connection=c)", f"context.configure(connection=c, {PLUGINS})"),
+        ("context.configure(connection=c)", f"context.configure({PLUGINS}, connection=c)"),
         (
             "context.configure(\n    connection=c,\n)",
-            f"context.configure(\n    connection=c,\n    {PLUGINS},\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c,\n)",
+        ),
+        (  # Alembic's, in a line of their own
+            "context.configure(\n    connection=c, target_metadata=m\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c, target_metadata=m\n)",
+        ),
+        (
+            "context.configure(connection=c,\n                  target_metadata=m)",
+            f"context.configure({PLUGINS}, connection=c,\n                  target_metadata=m)",
         ),
         (
             "context.configure(connection=c, autogenerate_plugins=['a.*'])  # é",
-            "context.configure(connection=c, autogenerate_plugins=['a.*', \"sqla_tickets\"])  # é",
+            "context.configure(connection=c, autogenerate_plugins=[\"sqla_tickets\", 'a.*'])  # é",
         ),
-        ("é = context.configure(connection=é)", f"é = context.configure(connection=é, {PLUGINS})"),
+        ("é = context.configure(connection=é)", f"é = context.configure({PLUGINS}, connection=é)"),
         (  # Flask-Migrate's
             "context.configure(\n    connection=c,\n    **more\n)",
-            f"context.configure(\n    connection=c,\n    **more,\n    {PLUGINS}\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c,\n    **more\n)",
         ),
+        (
+            "context.configure(**more, connection=c)",
+            f"context.configure({PLUGINS}, **more, connection=c)",
+        ),
+        (
+            "context.configure(*more, connection=(c))",
+            f"context.configure(*more, {PLUGINS}, connection=(c))",
+        ),
+        (
+            "context.configure(connection=c, include_object=(a or b))",
+            f"context.configure({PLUGINS}, connection=c, include_object=(a or b))",
+        ),
+        (
+            "context.configure(connection=c, autogenerate_plugins=[('a.*'), ('b')])",
+            "context.configure(connection=c, autogenerate_plugins=[\"sqla_tickets\", ('a.*'), ('b')])",
+        ),
+        (
+            "context.configure(connection=c, autogenerate_plugins=[\n    'a.*',\n])",
+            "context.configure(connection=c, autogenerate_plugins=[\n    \"sqla_tickets\",\n    'a.*',\n])",
+        ),
+        ("context.configure(connection=c, autogenerate_plugins=[])", None),
         ("context.configure(url=u)", None),
         ("context.configure(connection=c, autogenerate_plugins=PLUGINS)", None),
         ("context.configure(connection=c, autogenerate_plugins=['~sqla_tickets'])", None),
