@@ -37,7 +37,7 @@ from sqla_tickets.tables.metadata import Tombstone
 
 from . import snowflake
 from .configuration import pool_named, pools_of
-from .operations import CreateTicketTableOp
+from .operations import ColumnAbove, CreateTicketTableOp
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.autogenerate.api import AutogenContext
@@ -144,14 +144,12 @@ def _created_columns(ops: Iterable[MigrateOperation]) -> Iterator[tuple[str, Col
 
 def _creation(context: AutogenContext, declared: _Declared) -> CreateTicketTableOp:
     """Create a sequence, which begins above the ids that its columns already have."""
-    there = [column for column in declared.columns if _is_there(context, column)]
-    if len(there) > 1:
-        log.warning(
-            "%s draw from %r: make sure that this sequence begins above the largest id of each column",
-            ", ".join(map(str, there)),
-            declared.name,
-        )
-    above = (there[0].table.fullname, there[0].name) if there else None
+    there: list[ColumnAbove] = [
+        (column.table.fullname, column.name)
+        for column in declared.columns
+        if _is_there(context, column)
+    ]
+    above = there[0] if len(there) == 1 else there or None
     return CreateTicketTableOp(declared.name, start_above=above, pool=declared.pool)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,7 +84,8 @@ def find_pools(context: MigrationContext) -> dict[str, TicketPool]:
     known: tuple[MigrationContext, dict[str, TicketPool]] | None
     known = context.opts.get("_ticket_pools")
     if known is None or known[0] is not context:
-        made = {**_configured(context), **_of_command_line(context)}
+        given = _of_command_line(context)
+        made = {**_configured(context, given), **given}
         known = context.opts["_ticket_pools"] = (context, made)
     return known[1]
 
@@ -101,7 +102,7 @@ def shards_of(context: MigrationContext) -> list[str]:
     """The URLs of the application's databases that the configuration file names; empty if it names none.
 
     Raises:
-        CommandError: the value cannot be read, or an environment variable in it is not set.
+        CommandError: the value cannot be read, or an environment variable in it is not set or empty.
     """
     return [] if context.config is None else shards_in_files(context.config)
 
@@ -110,10 +111,34 @@ def shards_in_files(config: Config) -> list[str]:
     """The same, of ``alembic.ini`` or ``pyproject.toml``."""
     with _naming("shards"):
         words = _words(config.get_alembic_option("shards"))
-        return [expanded(word, "shards") for word in words]
+        urls = [expanded(word, "shards") for word in words]
+    if not all(urls):
+        raise CommandError(
+            f"shards has an empty URL, number {urls.index('') + 1} of {len(urls)}: set the environment variable that "
+            f"is this URL, or remove it from shards"
+        )
+    return urls
 
 
-def _configured(context: MigrationContext) -> dict[str, TicketPool]:
+def shards_or_database(config: Config) -> list[str]:
+    """The URLs of the databases that ``env.py`` migrates: the shards, or ``sqlalchemy.url`` alone.
+
+    Raises:
+        CommandError: there is none, or one is empty or cannot be read, so a run would migrate nothing.
+    """
+    key = "sqlalchemy.url"
+    with _naming(key):
+        # not read where shards replace it, and not split: a path may have spaces
+        urls = shards_in_files(config) or [expanded(config.get_main_option(key, ""), key)]
+    if not all(urls):
+        raise CommandError(
+            "name the application's database, as neither shards nor sqlalchemy.url has a URL: set sqlalchemy.url in "
+            "alembic.ini, or shards there or in [tool.alembic] of pyproject.toml; a variable in it may be empty"
+        )
+    return urls
+
+
+def _configured(context: MigrationContext, replaced: Container[str]) -> dict[str, TicketPool]:
     config = context.config
     given = context.opts.get("ticket_pools")
     if given is None and config is not None:
@@ -126,11 +151,15 @@ def _configured(context: MigrationContext) -> dict[str, TicketPool]:
         if isinstance(each, MetaData):
             attached.update(attached_pools(each))
     # an attached pool is the application's: its user may not create tables, and it may lack servers that are to come
-    return attached if config is None else {**attached, **pools_in_files(config)}
+    return attached if config is None else {**attached, **pools_in_files(config, replaced)}
 
 
-def pools_in_files(config: Config) -> dict[str, TicketPool]:
+def pools_in_files(config: Config, replaced: Container[str] = ()) -> dict[str, TicketPool]:
     """The pools of ``alembic.ini`` and ``pyproject.toml`` by name. Connects to nothing.
+
+    Args:
+        config: the files.
+        replaced: names of pools that are not read, as another source has them.
 
     Raises:
         CommandError: a file or a value cannot be read, or an environment variable in a server's URL is not set. The
@@ -139,7 +168,7 @@ def pools_in_files(config: Config) -> dict[str, TicketPool]:
     _check(config.config_file_name, lambda: config.file_config)
     toml_file = getattr(config, "toml_file_name", None)
     _check(toml_file, lambda: getattr(config, "toml_alembic_config", None))
-    return {name: _pool(name, *settings) for name, settings in _in_files(config)}
+    return {name: _pool(name, *settings) for name, settings in _in_files(config, replaced)}
 
 
 def _check(file: object, read: Callable[[], object]) -> None:
@@ -188,29 +217,37 @@ def _made_of(given: Any) -> dict[str, TicketPool]:
     return {"default": TicketPool(each)}
 
 
-def _in_files(config: Config) -> Iterator[tuple[str, tuple[str, object, object]]]:
+def _in_files(
+    config: Config, replaced: Container[str]
+) -> Iterator[tuple[str, tuple[str, object, object]]]:
     """Every pool of ``alembic.ini`` and ``pyproject.toml``: its name, its key, its servers, its stride."""
-    key = "'ticket_servers' of [alembic], or [tool.alembic],"
-    with _naming(key):
-        servers = config.get_alembic_option("ticket_servers")
+    key, servers = "'ticket_servers' of [alembic], or [tool.alembic],", None
+    if "default" not in replaced:
+        with _naming(key):
+            servers = config.get_alembic_option("ticket_servers")
     if servers:
         with _naming(key.replace("servers", "stride")):
             stride = config.get_alembic_option("ticket_stride")
         yield "default", (key, servers, stride)
     for section in config.file_config.sections():
-        if section.startswith("ticket_pools."):
+        name = section.partition(".")[2]
+        if section.startswith("ticket_pools.") and name not in replaced:
             key = f"[{section}]"
             with _naming(key):
                 found = config.get_section(section, {})
-            yield section.partition(".")[2], (key, found.get("servers"), found.get("stride"))
-    yield from _in_toml(config)
+            yield name, (key, found.get("servers"), found.get("stride"))
+    yield from _in_toml(config, replaced)
 
 
-def _in_toml(config: Config) -> Iterator[tuple[str, tuple[str, object, object]]]:
+def _in_toml(
+    config: Config, replaced: Container[str]
+) -> Iterator[tuple[str, tuple[str, object, object]]]:
     """The pools of ``pyproject.toml`` that are not the default one."""
     with _naming("[tool.alembic.ticket_pools]"):
         toml = dict(getattr(config, "toml_alembic_config", {}).get("ticket_pools", {}))
     for name, found in toml.items():
+        if name in replaced:
+            continue
         key = f"[tool.alembic.ticket_pools.{name}]"
         with _naming(key):
             urls = [server % config.toml_args for server in _words(found.get("servers"))]

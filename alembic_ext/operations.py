@@ -65,7 +65,9 @@ __all__ = [
 log = logging.getLogger("alembic.sqla_tickets")
 
 #: A table and a column, or these and the URLs of all databases that have the table.
-StartAbove = tuple[str, str] | tuple[str, str, Sequence[str]]
+ColumnAbove = tuple[str, str] | tuple[str, str, Sequence[str]]
+#: One of those, or a list where several columns draw from the sequence.
+StartAbove = ColumnAbove | list[ColumnAbove]
 
 #: How long a database may take to find the largest id of a column that has no index, and to wait for the table's lock.
 MAX_ID_QUERY: Final = Timeouts(600.0, lock_wait_seconds=10.0)
@@ -80,7 +82,7 @@ class CreateTicketTableOp(TicketTableOp):
         start: no ticket is below it.
         start_above: ``("photos", "id")`` to begin above the largest id of that column in the migration's own
             database and in all ``shards`` of the configuration file; with a list of URLs as a third item, in those
-            databases.
+            databases. A list of such tuples names several columns.
         layout: ``"replace"`` or ``"counter"``; None for the one on other servers, or else the default.
         bits: 64, or 32 for tickets up to 4,294,967,295.
         engine: the storage engine, on MySQL and MariaDB; None for InnoDB.
@@ -137,9 +139,10 @@ def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None
             return
         above = 0
         if op.start_above is not None:
-            largest = _largest_id(operations, op.start_above)
+            each = op.start_above if isinstance(op.start_above, list) else [op.start_above]
+            # one creation above all columns: between several, clients would draw ids in use
+            largest, key = max((_largest_id(operations, one), ".".join(one[:2])) for one in each)
             above = largest + maintenance.MARGIN_NUMBERS
-            key = ".".join(op.start_above[:2])
             log.info(
                 "every ticket of %r is above %d: the largest %s is %d", op.name, above, key, largest
             )
@@ -167,7 +170,7 @@ def _is_active(pools: Pools, op: CreateTicketTableOp) -> bool:
     return any(isinstance(state, ActiveTable) for state in states)
 
 
-def _largest_id(operations: Operations, start_above: StartAbove) -> int:
+def _largest_id(operations: Operations, start_above: ColumnAbove) -> int:
     """The largest id of a column in the migration's own database and all configured shards, or in those of the URLs."""
     name, key = start_above[0], start_above[1]
     schema, _, bare = name.rpartition(".")
@@ -247,7 +250,7 @@ def _write_down(context: MigrationContext, pool: TicketPool, op: CreateTicketTab
     if op.start_above is not None:
         raise CommandError(
             f"--sql: the first ticket of {op.name!r} is unknown before the migration runs: use start= instead of "
-            f"start_above={op.start_above[:2]!r}, or omit --sql"
+            "start_above=, or omit --sql"
         )
     for server in pool.servers:
         dialect = server.context.dialect

@@ -6,6 +6,7 @@ are in ``tests/integration/snowflake/test_migrations.py``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from alembic.operations.base import Operations
 from alembic.operations.ops import MigrateOperation
 from alembic.util import CommandError
-from sqlalchemy import Column, MetaData, text
+from sqlalchemy import Column, MetaData
 
 from sqla_tickets import INSTAGRAM, NodeLeases, SnowflakeSequence
 from sqla_tickets.dialects import has_plpgsql
@@ -25,6 +26,7 @@ from sqla_tickets.snowflake.instagram import (
     DropShardIdSequence,
     ShardIdFunction,
     declared_functions,
+    is_there,
 )
 
 from . import offline
@@ -35,6 +37,8 @@ if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.autogenerate.api import AutogenContext
 
 __all__ = ["create_node_table", "create_shard_id_function", "drop_shard_id_function"]
+
+log = logging.getLogger("alembic.sqla_tickets")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -167,10 +171,17 @@ def _missing_functions(context: AutogenContext) -> list[ShardIdFunction]:
         function
         for each in ([metadata] if isinstance(metadata, MetaData) else metadata or ())
         for function in declared_functions(each).values()
-        if function.layout == INSTAGRAM  # others cannot be written down
     ]
     if not declared or not has_plpgsql(context.dialect):
         return []
     assert context.connection is not None  # the comparison of a database
-    there = set(context.connection.scalars(text("SELECT proname FROM pg_proc")))
-    return sorted((f for f in declared if f.name not in there), key=lambda f: f.name)
+    missing = [each for each in declared if not is_there(context.connection, each)]
+    for each in missing:
+        if each.layout != INSTAGRAM:
+            log.warning(
+                "Detected missing function %r, which no operation can create, as its layout is %s: let create_all() "
+                "of a MetaData to which it is attached create it",
+                each.name,
+                each.layout,
+            )
+    return sorted((f for f in missing if f.layout == INSTAGRAM), key=lambda f: f.name)

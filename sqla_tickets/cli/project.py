@@ -32,8 +32,10 @@ PLUGINS: Final = f'autogenerate_plugins=["alembic.autogenerate.*", "{PLUGIN}"]'
 _UNSET: Final = "driver://user:pass@"
 _IMPORTS_OF_LOOP: Final = (
     "import logging\n",
-    "from alembic_ext.configuration import expanded\n",
+    "from alembic_ext.configuration import shards_or_database\n",
 )
+#: What a loop over the shards has, ours or a project's own.
+_LOOP: Final = re.compile(r"shards_or_database\(|get_(main|alembic)_option\(\s*['\"]shards['\"]")
 
 
 @dataclass
@@ -111,7 +113,7 @@ def changes(
     found.edit(file, text)
     scripts = _scripts(file)
     env = Path(scripts.env_py_location)
-    is_sharded = file.suffix != ".toml" and bool(re.search(r"^shards *=", text, re.MULTILINE))
+    is_sharded = bool(re.search(r"^shards *=", text, re.MULTILINE))
     found.edit(env, _with_everything(read(env), env, found, models, is_sharded=is_sharded))
     mako = Path(scripts.dir) / "script.py.mako"
     if mako.is_file():
@@ -193,7 +195,7 @@ def _with_everything(
     text: str, env: Path, found: Changes, models: str | None, *, is_sharded: bool
 ) -> str:
     """The text of ``env.py`` with the plugin, the models and the loop over shards."""
-    if is_sharded and not re.search(r"get_main_option\(\s*['\"]shards['\"]", text):
+    if is_sharded and not _LOOP.search(text):
         sharded = with_loop(text)
         if sharded is None:
             found.left.append(
@@ -226,9 +228,6 @@ def with_loop(text: str) -> str | None:
     generated = [_functions(with_plugin(unedited)).items() for unedited in _unedited()]
     if not any(each <= functions.items() for each in generated):
         return None
-    ours["run_migrations_offline"] = (
-        f"{ours.pop('databases')}\n\n\n{ours['run_migrations_offline']}"
-    )
     for name, function in ours.items():
         text = text.replace(functions[name], function)
     lines = text.splitlines(keepends=True)
@@ -243,7 +242,7 @@ def _ignores_url(text: str) -> bool:
     module = ast.parse(text)
     statements = [n for n in module.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     calls = [n for s in statements for n in ast.walk(s) if isinstance(n, ast.Call)]
-    return "databases" in _functions(text) and any(
+    return "shards_or_database(" in text and any(
         "config.set_main_option('sqlalchemy.url'" in ast.unparse(call) for call in calls
     )
 
@@ -295,18 +294,26 @@ def with_plugin(text: str) -> str:
     for call in reversed(list(_configuring(ast.parse(text)))):
         given: Mapping[str | None, ast.expr] = {k.arg: k.value for k in call.keywords}
         plugins = given.get("autogenerate_plugins")
+        # before what is there: the end of a value may be followed by parentheses that are no part of it
         if plugins is None:
-            last, more = call.keywords[-1].value, f", {PLUGINS}"
-            if call.lineno != call.end_lineno:  # on a line of its own
-                line = lines[call.keywords[-1].lineno - 1]
-                more = f",\n{line[: len(line) - len(line.lstrip())]}{PLUGINS}"
+            argument, more = call.keywords[0], f"{PLUGINS}, "
+            indent = _indent(lines[argument.lineno - 1])
+            at = starts[argument.lineno - 1] + argument.col_offset
+            if len(indent) == argument.col_offset:  # on a line of its own
+                more = f"{PLUGINS},\n{indent}"
         elif isinstance(plugins, ast.List) and plugins.elts and not _lists_plugin(plugins):
-            last, more = plugins.elts[-1], f', "{PLUGIN}"'
+            first, more = plugins.elts[0], f'"{PLUGIN}", '
+            at = starts[plugins.lineno - 1] + plugins.col_offset + 1
+            if first.lineno != plugins.lineno:
+                more = f'\n{_indent(lines[first.lineno - 1])}"{PLUGIN}",'
         else:
             continue
-        at = starts[(last.end_lineno or 1) - 1] + (last.end_col_offset or 0)
         raw = raw[:at] + more.encode() + raw[at:]
     return raw.decode()
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _configuring(module: ast.Module) -> Iterator[ast.Call]:

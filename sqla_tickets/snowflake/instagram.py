@@ -94,6 +94,12 @@ def declared_functions(metadata: MetaData) -> dict[str, ShardIdFunction]:
     return functions
 
 
+def is_there(connection: Connection, function: ShardIdFunction) -> bool:
+    """Whether a call without a schema finds the function, and not one of another schema or with arguments."""
+    name = connection.dialect.identifier_preparer.quote_identifier(function.name)
+    return connection.scalar(select(func.to_regprocedure(f"{name}()"))) is not None
+
+
 class _Call(FunctionElement[int]):
     """A call of the function."""
 
@@ -114,8 +120,7 @@ def _see_that_functions_are_there(table: Table, connection: object, **kw: Any) -
         if not isinstance(call, _Call):
             continue
         function = call.function
-        name = connection.dialect.identifier_preparer.quote_identifier(function.name)
-        if connection.scalar(select(func.to_regprocedure(f"{name}()"))) is None:
+        if not is_there(connection, function):
             raise TicketArgumentError(
                 f"{table.name}.{column.name} takes its ids from {function}, but {connection.engine.url!r} has no "
                 f"function {function.name!r}: create it first, with"

@@ -13,6 +13,9 @@ from alembic_ext import op
 
 def upgrade() -> None:
     op.create_ticket_table("photos", start_above=("photos", "id"), pool="media")
+    op.create_ticket_table(
+        "shared", start_above=[("albums", "id"), ("photos", "id", ["sqlite://"])]
+    )
     op.create_node_table()
     assert_type(op.next_tickets("photos", 10), list[int])
     op.add_column("photos", sa.Column("title", sa.String(50)))

@@ -6,7 +6,7 @@ from logging.config import fileConfig
 from alembic import context
 from sqlalchemy import engine_from_config, pool
 
-from alembic_ext.configuration import expanded
+from alembic_ext.configuration import shards_or_database
 
 # this is the Alembic Config object, which provides
 # access to the values within the .ini file in use.
@@ -24,16 +24,10 @@ if config.config_file_name is not None:
 target_metadata = None
 
 
-def databases() -> list[str]:
-    """The URLs of the shards, or of the only database, with variables of the environment."""
-    key = "shards" if config.get_main_option("shards") else "sqlalchemy.url"
-    return expanded(config.get_main_option(key, ""), key).split()
-
-
 def run_migrations_offline() -> None:
     """Write the migrations as SQL, which is the same for every shard."""
     context.configure(
-        url=databases()[0],
+        url=shards_or_database(config)[0],
         target_metadata=target_metadata,
         literal_binds=True,
         dialect_opts={"paramstyle": "named"},
@@ -50,8 +44,9 @@ def run_migrations_online() -> None:
     first shard, `alembic check` compares all.
 
     """
+    databases = shards_or_database(config)
     is_revision = getattr(config.cmd_opts, "autogenerate", False)
-    for url in databases()[:1] if is_revision else databases():
+    for url in databases[:1] if is_revision else databases:
         engine = engine_from_config(
             {**config.get_section(config.config_ini_section, {}), "sqlalchemy.url": url},
             prefix="sqlalchemy.",

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from alembic import context
 from sqlalchemy import create_engine, pool
 from web import Base
 
-
-def shards() -> list[str]:
-    """The URLs of `alembic.ini`, with variables of the environment."""
-    return os.path.expandvars(context.config.get_main_option("shards", "")).split()
+from alembic_ext.configuration import shards_or_database
 
 
 def migrate(url: str) -> None:
@@ -25,5 +20,5 @@ def migrate(url: str) -> None:
             context.run_migrations()
 
 
-for url in shards():
+for url in shards_or_database(context.config):
     migrate(url)

@@ -139,7 +139,7 @@ def test_an_env_that_names_its_models_gets_the_loop(
         assert run_cli("init", *options).code == FOUND
         theirs = TEMPLATE.joinpath("env.py").read_text()
         imports = theirs[theirs.index("import ") : theirs.index("# this is")]
-        functions = theirs[theirs.index("def databases") : theirs.index("if context.is_offline")]
+        functions = theirs[theirs.index("def run") : theirs.index("if context.is_offline")]
         text = project.env.read_text().replace("from app", f"{imports}from app")
         own = text[text.index("def run_migrations_off") : text.index("if context.is_offline")]
         project.env.write_text(text.replace(own, functions))
@@ -230,7 +230,11 @@ def test_line_that_the_loop_ignores_is_named(folder: Path) -> None:
     )
     project.replace(project.env, (setting, ""))
     assert run_cli("init", *SERVERS, *shards).code == 0
-    project.replace(project.env, ("def databases", f"{setting}\n\n\ndef own"))
+    project.replace(
+        project.env,
+        ("shards_or_database(config)", 'config.get_main_option("shards").split()'),
+        ("import os\n", f"import os\n{setting}\n"),
+    )
     assert run_cli("init", *SERVERS, *shards).code == 0, "the loop is the project's own"
 
 
@@ -245,6 +249,90 @@ def test_loop_refuses_a_variable_that_is_not_set(
     run_cli("init", *sqlite_options(ticket_urls, [Path("${FOLDER}") / n for n in "ab"]))
     message = "FAILED: shards refers to the environment variable FOLDER, which is not set"
     assert message in project.run("current", "-v", fails=True)
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("has_url", [False, True])
+def test_loop_reads_shards_of_pyproject(
+    ticket_urls: list[URL], folder: Path, has_url: bool
+) -> None:
+    """As the commands do; also beside a database of ``alembic.ini``, which is then none of them."""
+    project = Project(folder, str(TEMPLATE))
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    run_cli("init", *sqlite_options(ticket_urls, [folder / "other.db"]))
+    if not has_url:
+        ini = folder / "alembic.ini"
+        ini.write_text(re.sub(r"(?m)^sqlalchemy\.url.*\n", "", ini.read_text()))
+    shards = [f"sqlite:///{file}" for file in files]
+    (folder / "pyproject.toml").write_text(f"[tool.alembic]\nshards = {shards}\n")
+    migrate(project)
+    assert_shards_have_photos(files)
+    assert not (folder / "other.db").exists()
+    assert "CREATE TABLE photos" in project.run("upgrade", "head", "--sql")
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_shards_in_pyproject_get_the_loop(ticket_urls: list[URL], folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("")
+    project = Project(folder, "pyproject")
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    shards = [f"sqlite:///{file}" for file in files]
+    project.replace(
+        folder / "pyproject.toml", ("[tool.alembic]", f"[tool.alembic]\nshards = {shards}")
+    )
+    options = [*sqlite_options(ticket_urls, []), "--config", "pyproject.toml"]
+    assert run_cli("init", *options).code == 0
+    migrate(project)
+    assert_shards_have_photos(files)
+    assert "Nothing needs to be changed." in run_cli("init", *options).text
+
+
+@pytest.mark.parametrize("command", [["upgrade", "head"], ["upgrade", "head", "--sql"], ["check"]])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("", "name the application's database"),
+        ("sqlalchemy.url =", "name the application's database"),
+        ("shards =", "name the application's database"),
+        ("shards = sqlite:///a.db ${EMPTY}", "shards has an empty URL"),
+        ("sqlalchemy.url = ${EMPTY}", "name the application's database"),
+        ("sqlalchemy.url = sqlite:///%a", "sqlalchemy.url cannot be read"),
+    ],
+)
+def test_no_database_is_an_error(
+    folder: Path, command: list[str], option: str, message: str
+) -> None:
+    """Else a run that migrates nothing looks like one that had nothing to do."""
+    project = Project(folder, str(TEMPLATE))
+    ini = folder / "alembic.ini"
+    ini.write_text(re.sub(r"(?m)^sqlalchemy\.url.*$", option, ini.read_text()))
+    failed = project.run(*command, fails=True, EMPTY="")
+    assert f"FAILED: {message}" in failed
+    assert not (folder / "a.db").exists()
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_only_database_may_have_a_space(ticket_urls: list[URL], folder: Path) -> None:
+    project = Project(folder, str(TEMPLATE))
+    file = folder / "my app.db"
+    run_cli("init", *sqlite_options(ticket_urls, [file]))
+    migrate(project)
+    assert_shards_have_photos([file])
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_loop_of_the_project_s_own_is_kept(ticket_urls: list[URL], folder: Path) -> None:
+    """However it reads the shards."""
+    project = Project(folder)
+    own = "\nshards = config.get_{}_option('shards')\n"
+    before = project.env.read_text().replace(
+        "target_metadata = None", "from app import Base\n\ntarget_metadata = Base.metadata"
+    )
+    options = sqlite_options(ticket_urls, [folder / "a.db", folder / "b.db"])
+    for section in ("main", "alembic"):
+        project.env.write_text(before + own.format(section))
+        assert run_cli("init", *options).code == 0
+        assert "shards_or_database" not in project.env.read_text()
 
 
 @pytest.mark.parametrize(
@@ -308,20 +396,49 @@ def test_a_terminal_is_asked(folder: Path, answer: bytes, is_written: bool) -> N
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("context.configure(connection=c)", f"context.configure(connection=c, {PLUGINS})"),
+        ("context.configure(connection=c)", f"context.configure({PLUGINS}, connection=c)"),
         (
             "context.configure(\n    connection=c,\n)",
-            f"context.configure(\n    connection=c,\n    {PLUGINS},\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c,\n)",
+        ),
+        (  # Alembic's, in a line of their own
+            "context.configure(\n    connection=c, target_metadata=m\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c, target_metadata=m\n)",
+        ),
+        (
+            "context.configure(connection=c,\n                  target_metadata=m)",
+            f"context.configure({PLUGINS}, connection=c,\n                  target_metadata=m)",
         ),
         (
             "context.configure(connection=c, autogenerate_plugins=['a.*'])  # é",
-            "context.configure(connection=c, autogenerate_plugins=['a.*', \"sqla_tickets\"])  # é",
+            "context.configure(connection=c, autogenerate_plugins=[\"sqla_tickets\", 'a.*'])  # é",
         ),
-        ("é = context.configure(connection=é)", f"é = context.configure(connection=é, {PLUGINS})"),
+        ("é = context.configure(connection=é)", f"é = context.configure({PLUGINS}, connection=é)"),
         (  # Flask-Migrate's
             "context.configure(\n    connection=c,\n    **more\n)",
-            f"context.configure(\n    connection=c,\n    **more,\n    {PLUGINS}\n)",
+            f"context.configure(\n    {PLUGINS},\n    connection=c,\n    **more\n)",
         ),
+        (
+            "context.configure(**more, connection=c)",
+            f"context.configure({PLUGINS}, **more, connection=c)",
+        ),
+        (
+            "context.configure(*more, connection=(c))",
+            f"context.configure(*more, {PLUGINS}, connection=(c))",
+        ),
+        (
+            "context.configure(connection=c, include_object=(a or b))",
+            f"context.configure({PLUGINS}, connection=c, include_object=(a or b))",
+        ),
+        (
+            "context.configure(connection=c, autogenerate_plugins=[('a.*'), ('b')])",
+            "context.configure(connection=c, autogenerate_plugins=[\"sqla_tickets\", ('a.*'), ('b')])",
+        ),
+        (
+            "context.configure(connection=c, autogenerate_plugins=[\n    'a.*',\n])",
+            "context.configure(connection=c, autogenerate_plugins=[\n    \"sqla_tickets\",\n    'a.*',\n])",
+        ),
+        ("context.configure(connection=c, autogenerate_plugins=[])", None),
         ("context.configure(url=u)", None),
         ("context.configure(connection=c, autogenerate_plugins=PLUGINS)", None),
         ("context.configure(connection=c, autogenerate_plugins=['~sqla_tickets'])", None),

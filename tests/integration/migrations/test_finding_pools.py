@@ -68,6 +68,31 @@ def test_the_command_line_is_taken_literally(tmp_path: Path) -> None:
     assert find_pools(made)["x"].servers[0].engine.url.password == "p@ss"
 
 
+@pytest.mark.parametrize("url", ["mysql+pymysql://u:${NOT_SET}@a/t", "mysql+pymysql://u:%@a/t"])
+@pytest.mark.parametrize("name", ["default", "media"])
+@pytest.mark.parametrize("is_toml", [False, True])
+def test_the_command_line_replaces_what_cannot_be_read(
+    tmp_path: Path, url: str, name: str, is_toml: bool
+) -> None:
+    """Another pool of the file is read, and its error told."""
+    ini_file, toml_file = tmp_path / "alembic.ini", tmp_path / "pyproject.toml"
+    if is_toml:
+        toml_file.write_text(
+            f'[tool.alembic]\nticket_servers = ["{url}"]\n'
+            f'[tool.alembic.ticket_pools.media]\nservers = ["{url}"]\n'
+        )
+    else:
+        ini_file.write_text(
+            f"[alembic]\nticket_servers = {url}\n[ticket_pools.media]\nservers = {url}\n"
+        )
+    given = {"default": f"ticket_servers={ONE}", "media": f"ticket_servers.media={TWO}"}
+    config = Config(ini_file, toml_file=toml_file, cmd_opts=Namespace(x=[*given.values()]))
+    assert hosts(configured_context(config)) == {"default": ["a"], "media": ["b"]}
+    config.cmd_opts = Namespace(x=[given[name]])
+    with pytest.raises(CommandError, match="media" if name == "default" else "ticket_servers"):
+        find_pools(configured_context(config))
+
+
 def test_the_file_comes_before_what_is_attached(tmp_path: Path) -> None:
     """The application's pool may lack servers that are to come, and its user may not create tables."""
     metadata = MetaData()

@@ -29,6 +29,9 @@ def test_the_script_has_comments_only() -> None:
 
 REFUSED = {
     "create": lambda op: op.create_ticket_table("photos", start_above=("photos", "id")),
+    "create above columns": lambda op: op.create_ticket_table(
+        "shared", start_above=[("albums", "id"), ("photos", "id")]
+    ),
     "drop": lambda op: op.drop_ticket_table("photos", force=True),
     "raise": lambda op: op.raise_ticket_table("photos", above=5),
     "rename": lambda op: op.rename_ticket_table("photos", "pictures"),

@@ -118,6 +118,45 @@ def test_every_shard_of_the_configuration_counts(tmp_path: Path) -> None:
         assert min(pool.next_ids("photos", 2)) > 5_000_000
 
 
+SHARED = """
+from sqlalchemy import BigInteger
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqla_tickets import TicketSequence
+
+class Base(DeclarativeBase):
+    pass
+
+class Album(Base):
+    __tablename__ = "albums"
+    id: Mapped[int] = mapped_column(BigInteger, TicketSequence("shared"), primary_key=True)
+
+class Photo(Base):
+    __tablename__ = "photos"
+    id: Mapped[int] = mapped_column(BigInteger, TicketSequence("shared"), primary_key=True)
+"""
+
+
+def test_every_column_of_a_shared_sequence_counts(tmp_path: Path) -> None:
+    """Not only the first: a ticket below the ids of another column could repeat one."""
+    app = URL.create("sqlite", database=str(tmp_path / "app.db"))
+    for table, largest in (("albums", 100), ("photos", 5_000_000)):
+        run(app, f"CREATE TABLE {table} (id BIGINT NOT NULL PRIMARY KEY)")
+        run(app, f"INSERT INTO {table} VALUES ({largest})")
+    tickets = [URL.create("sqlite", database=str(tmp_path / f"tickets{n}.db")) for n in range(2)]
+    project = Project(tmp_path / "project")
+    project.set_up(app, tickets, SHARED)
+    text = project.revision("shared")
+    assert "start_above=[('albums', 'id'), ('photos', 'id')])" in text
+    assert text.count("drop_ticket_table") == 1
+    logged = project.run("upgrade", "head")
+    assert "every ticket of 'shared' is above 5010000: the largest photos.id is 5000000" in logged
+    with TicketPool(tickets) as pool:
+        assert min(pool.next_ids("shared", 2)) > 5_000_000
+    assert "No new upgrade operations" in project.run("check")
+    project.run("downgrade", "base")
+    project.run("upgrade", "head")
+
+
 @contextlib.contextmanager
 def migrating(shard: URL, pool: TicketPool, shards: Sequence[str]) -> Iterator[Operations]:
     """The operations of a migration in one transaction, and the configuration's shards."""

@@ -29,6 +29,7 @@ from sqlalchemy.exc import IntegrityError
 from sqla_tickets import (
     INSTAGRAM,
     SONYFLAKE,
+    BitLayout,
     ShardIdFunction,
     SnowflakeGenerator,
     SnowflakeSequence,
@@ -161,6 +162,36 @@ def test_the_function_comes_and_goes(app: Engine) -> None:
         assert (
             connection.scalar(text("SELECT count(*) FROM pg_proc WHERE proname = 'Insta 6'")) == 0
         )
+
+
+@pytest.mark.parametrize("other", ['other."Insta 6"()', '"Insta 6"(shard int)'])
+def test_function_that_the_table_cannot_call_is_not_it(app: Engine, other: str) -> None:
+    """One of another schema, or with arguments."""
+    metadata, photos = photos_of(ShardIdFunction("Insta 6", 6))
+    with app.begin() as connection:
+        connection.execute(text("CREATE SCHEMA other"))
+        connection.execute(
+            text(f"CREATE FUNCTION {other} RETURNS bigint LANGUAGE sql AS 'SELECT 1'")
+        )
+    assert "op.create_shard_id_function('Insta 6', shard=6)" in generated(metadata, app)
+    with operations(app=app.url) as op:
+        op.create_shard_id_function("Insta 6", shard=6)  # type: ignore[attr-defined]  # the plugin's
+    assert "shard_id_function" not in generated(metadata, app)
+    photos.create(app)
+
+
+def test_missing_function_of_another_layout_is_said(
+    app: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No operation can have its layout."""
+    layout = BitLayout(time=41, node=10, sequence=12, epoch=INSTAGRAM.epoch)
+    metadata, _ = photos_of(ShardIdFunction("insta8", 8, layout))
+    assert "shard_id_function" not in generated(metadata, app)
+    assert "Detected missing function 'insta8', which no operation can create" in caplog.text
+    caplog.clear()
+    metadata.create_all(app, tables=[])
+    generated(metadata, app)
+    assert "insta8" not in caplog.text
 
 
 def test_other_databases_have_no_such_function() -> None:
