@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .. import TableStatus, TicketError, TicketPool, TicketServer
@@ -154,8 +154,7 @@ def inspect_pool(
                 inspection.refuted[name] = refuted[server]
     for server, inspection in found.items():
         if inspection.error is None:
-            inspection.far_horizons = _horizons(server, lease_table.far_horizons)
-            inspection.late_horizons = _horizons(server, lease_table.late_horizons)
+            inspection.far_horizons, inspection.late_horizons = _horizons(server)
             inspection.node_fault = _node_fault(server)
             inspection.marks_fault = _marks_fault(server)
     for inspection in found.values():
@@ -183,14 +182,16 @@ def joined_above(pool: TicketPool, sequence: str) -> int:
     return pool._marks.of(sequence).read_joined()
 
 
-def _horizons(
-    server: TicketServer, which: Callable[[StatementContext], tuple[int, int]]
-) -> tuple[int, int]:
-    """The number of horizons of a kind, and the latest of them; none without a table."""
+def _horizons(server: TicketServer) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The number and the latest of the far horizons and of the late ones; none without a table."""
+
+    def ask(context: StatementContext) -> tuple[tuple[int, int], tuple[int, int]]:
+        return lease_table.far_horizons(context), lease_table.late_horizons(context)
+
     try:
-        return server.do(lease_table.NAME, which)
+        return server.do(lease_table.NAME, ask)
     except TicketError:
-        return 0, 0
+        return (0, 0), (0, 0)
 
 
 def _node_fault(server: TicketServer) -> TicketError | None:
