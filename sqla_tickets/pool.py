@@ -359,7 +359,9 @@ class TicketPool(event.EventTarget):
         if self._is_async:
             self._check_caller()
         while True:
-            buffer = self._buffer_of_this_process()
+            buffer = self._buffer
+            if not buffer.is_owner_process[0]:  # asked here, too, as it costs less than the call
+                buffer = self._buffer_of_this_process()
             blocks = buffer.take(name, n, bounds, self._draw, self._begin_fetch)
             if blocks is not None:  # else the buffer was dropped while we drew: that is a gap
                 return blocks

@@ -68,12 +68,14 @@ def assign_tickets(session: Session, flush_context: object, instances: object) -
     """
     wanted = _find_lacking(session)
     if len(wanted) == 1:  # most flushes: no time is spent on columns that share a sequence
-        _assign(session, *wanted)
+        if wanted[0][1]:
+            _assign(session, *wanted)
         return
     streams: defaultdict[Hashable, list[tuple[_Attribute, _Lacking]]] = defaultdict(list)
     for attribute, lacking in wanted:
         default: IdDefault = attribute.column.default  # type: ignore[assignment]  # as below
-        streams[default._allocation_key(attribute.column)].append((attribute, lacking))
+        if lacking:
+            streams[default._allocation_key(attribute.column)].append((attribute, lacking))
     for sharers in streams.values():
         if len(sharers) == 1:
             _assign(session, *sharers)
@@ -82,7 +84,7 @@ def assign_tickets(session: Session, flush_context: object, instances: object) -
 
 
 def _find_lacking(session: Session) -> list[tuple[_Attribute, _Lacking]]:
-    """The attributes that take ids, each with the new objects that lack one."""
+    """The attributes that take ids, each with the new objects that lack one, if any."""
     by_class: dict[type[object], list[tuple[_Attribute, _Lacking]]] = {}
     wanted: list[tuple[_Attribute, _Lacking]] = []
     instance_dict, instance_state = orm.instance_dict, orm.instance_state
@@ -100,7 +102,7 @@ def _find_lacking(session: Session) -> list[tuple[_Attribute, _Lacking]]:
         for attribute, lacking in pairs:
             if instance_dict(instance).get(attribute.key) is None:
                 lacking.append(instance_state(instance))
-    return [pair for pair in wanted if pair[1]]
+    return wanted
 
 
 def _attributes_of(manager: Any) -> tuple[_Attribute, ...]:
