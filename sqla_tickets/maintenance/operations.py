@@ -161,9 +161,8 @@ def _layout_of_others(
     handle: TableHandle, states: Mapping[TableHandle, FoundTable]
 ) -> LayoutName | None:
     """The layout that the sequence has on other servers, if a table on this one can have it."""
-    known = handle.server.context.dialect.layouts
-    others = (state.layout for state in states.values() if isinstance(state, ActiveTable))
-    return next((layout for layout in others if layout in known), None)
+    others = [state.layout for state in states.values() if isinstance(state, ActiveTable)]
+    return next((layout for layout in others if layout_for(handle, layout)), None)
 
 
 def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
@@ -593,8 +592,8 @@ class _Transfer:
             state.layout for state in self.here.values() if isinstance(state, ActiveTable)
         ]
         for target in self._targets if layouts else ():
-            can_have = target.server.context.dialect.layouts
-            target.run(check_locks, layouts[0] if layouts[0] in can_have else can_have[0])
+            default = target.server.context.dialect.layouts[0]
+            target.run(check_locks, layout_for(target, layouts[0]) or default)
 
     def raise_marks(self, marks: SequenceMarks) -> None:
         """Raise the marks of the closed sources, so that one that is restored from an older backup is refused."""
@@ -644,7 +643,7 @@ class _Transfer:
         )
         stub = tombstones.stub_column(target.stride, *everywhere)
         for handle, tombstone in self._placed.items():
-            layout, bits = _layout_for(handle, last), bits_for(last, high)
+            layout, bits = layout_for(handle, last.layout), bits_for(last, high)
             element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
             handle.open(element, tombstone)
         for handle, state in self.there.items():
@@ -685,6 +684,6 @@ def bits_for(tombstone: Tombstone, high_water: int) -> int:
     return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64
 
 
-def _layout_for(handle: TableHandle, tombstone: Tombstone) -> LayoutName | None:
-    """The sequence's layout, if the server can have it."""
-    return tombstone.layout if tombstone.layout in handle.server.context.dialect.layouts else None
+def layout_for(handle: TableHandle, layout: LayoutName | None) -> LayoutName | None:
+    """The layout, if a table on this server can have it."""
+    return layout if layout in handle.server.context.dialect.layouts else None

@@ -36,7 +36,13 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import Servers, TableHandle, handles
-from .operations import MARGIN_NUMBERS, bits_for, metadata_statement, refuse_during_resize
+from .operations import (
+    MARGIN_NUMBERS,
+    bits_for,
+    layout_for,
+    metadata_statement,
+    refuse_during_resize,
+)
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -112,10 +118,9 @@ def _open(
     handle: TableHandle, state: FoundTable, above: int, model: ActiveTable, *, bits: int, stub: str
 ) -> None:
     """Open a joining server's table like those of the old servers, unless an earlier run has done so."""
-    layouts = handle.server.context.dialect.layouts
     element = handle.element(
         above + 1,
-        layout=model.layout if model.layout in layouts else None,
+        layout=layout_for(handle, model.layout),
         bits=bits,
         stub=stub,
         path=tombstones.path_of(model),
