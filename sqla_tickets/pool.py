@@ -147,8 +147,8 @@ class TicketPool(event.EventTarget):
             TicketServer(_spec_of(given), position, self.stride, timeouts)
             for position, given in enumerate(servers, 1)
         )
-        #: Whether a ticket server is a SQLite file.
-        self._on_sqlite = any(server.context.dialect.is_embedded for server in self.servers)
+        #: The ticket servers that are SQLite files.
+        self._files = tuple(s for s in self.servers if s.context.dialect.is_embedded)
         #: Whether a driver is async, so that only SQLAlchemy's greenlet can wait for it.
         self._is_async = any(server.engine.dialect.is_async for server in self.servers)
         self._check_offsets()
@@ -403,7 +403,7 @@ class TicketPool(event.EventTarget):
         SQLite does not: a fork during another thread's call can crash it.
         """
         pool, _ = self._redirects.get(name, (self, name))
-        if pool._on_sqlite or (pool._is_async and not has_running_loop()):
+        if pool._files or (pool._is_async and not has_running_loop()):
             return False
         return in_background(fetch, f"sqla_tickets block of {name!r}", in_a_task=pool._is_async)
 

@@ -202,8 +202,8 @@ class ServerAccess:
         return (mark - self.context.offset) % self.context.stride != 0
 
     def is_database_of(self, engine: Engine) -> bool:
-        """Whether this SQLite server is the same database as ``engine``'s."""
-        return self.context.dialect.is_embedded and address_of(self.engine) == address_of(engine)
+        """Whether this server is the same database as ``engine``'s."""
+        return address_of(self.engine) == address_of(engine)
 
     def is_also(
         self,

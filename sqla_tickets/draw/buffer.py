@@ -457,10 +457,11 @@ class Buffer:
     ) -> int | None:
         """Take a buffered ticket; None if there is none, or it is the parent's."""
         buffered = self.sequence(name)
-        if not buffered.make_ready():
-            return None
-        if buffered.is_low:
-            self._fetch(name, buffered, bounds, draw, begin_fetch)
+        if not buffered.ready.tickets or elapsed() >= buffered.ready.until:
+            if not buffered.make_ready():
+                return None
+            if buffered.is_low:
+                self._fetch(name, buffered, bounds, draw, begin_fetch)
         try:
             ticket = buffered.ready.pop()
         except IndexError:  # others were faster

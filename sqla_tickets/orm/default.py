@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class IdServer(Protocol):
-    """A database server that issues ids."""
+    """A SQLite file that issues ids."""
 
     def is_database_of(self, engine: Engine) -> bool:
-        """Whether ``engine``'s database is the SQLite file that issues ids."""
+        """Whether ``engine``'s database is this file."""
         ...
 
 
@@ -44,8 +44,13 @@ class IdSource(Protocol):
         ...
 
     @property
-    def servers(self) -> Sequence[IdServer]:
+    def servers(self) -> Sequence[object]:
         """The servers that issue the ids."""
+        ...
+
+    @property
+    def _files(self) -> Sequence[IdServer]:
+        """The servers that are SQLite files, which an application might open, too."""
         ...
 
 
@@ -80,12 +85,14 @@ def refuse_database_of(source: IdSource, engine: Engine) -> None:
     Raises:
         TicketArgumentError: it issues ids.
     """
+    if not source._files:
+        return
     sources = _separate.get(engine)
     if sources is None:
         sources = _separate.setdefault(engine, WeakSet())
     elif source in sources:
         return
-    for server in source.servers:
+    for server in source._files:
         if server.is_database_of(engine):
             raise TicketArgumentError(
                 f"the ticket server {server} is the application's own SQLite database, and the insert would hold its "

@@ -127,7 +127,7 @@ def _assign(session: Session, wanted: tuple[_Attribute, _Lacking]) -> None:
     if len(lacking) > 1:
         lacking.sort(key=_insert_order)
     source = default._source_for(column)
-    if source is not None:
+    if source is not None and source._files:
         _refuse_shared_file(session, source, lacking[0])
     objects = [state.obj() for state in lacking]
     tickets = default._draw(source, [column], len(objects), objects=objects)
@@ -145,7 +145,7 @@ def _assign_to_sharers(session: Session, sharers: list[tuple[_Attribute, _Lackin
     columns = [attribute.column for attribute, _ in sharers]
     default, *alike = [cast("IdDefault", column.default) for column in columns]
     source = default._source_for(columns[0])
-    if source is not None:
+    if source is not None and source._files:
         _refuse_shared_file(session, source, wanted[0][1])
     objects = [state.obj() for _, state, _ in wanted]
     tickets = default._draw(source, columns, len(objects), alike=alike, objects=objects)
