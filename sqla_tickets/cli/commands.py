@@ -267,7 +267,7 @@ def audit(
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
         if not opened:
-            raise click.UsageError(f"give {NO_SHARDS}")
+            raise click.UsageError(NO_SHARDS)
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
             where = columns_of(opened, names, named=columns, models=models, pool=pool.name)

@@ -111,9 +111,12 @@ def changes(
             f"{file} names no ticket servers: give one --server URL for each, in the pool's order"
         )
     found.edit(file, text)
-    scripts = _scripts(file)
+    config = _config(file)
+    scripts = _scripts(file, config)
     env = Path(scripts.env_py_location)
-    is_sharded = bool(re.search(r"^shards *=", text, re.MULTILINE))
+    is_sharded = bool(
+        re.search(r"^shards *=", text, re.MULTILINE) or config.get_alembic_option("shards")
+    )
     found.edit(env, _with_everything(read(env), env, found, models, is_sharded=is_sharded))
     mako = Path(scripts.dir) / "script.py.mako"
     if mako.is_file():
@@ -138,9 +141,13 @@ def read(path: Path) -> str:
         return file.read()
 
 
-def _scripts(file: Path) -> ScriptDirectory:
-    is_toml = file.suffix == ".toml"
-    config = Config(toml_file=file) if is_toml else Config(file, toml_file="pyproject.toml")
+def _config(file: Path) -> Config:
+    if file.suffix == ".toml":
+        return Config(toml_file=file)
+    return Config(file, toml_file="pyproject.toml")  # where Alembic, too, finds other options
+
+
+def _scripts(file: Path, config: Config) -> ScriptDirectory:
     try:
         return ScriptDirectory.from_config(config)
     except CommandError as error:

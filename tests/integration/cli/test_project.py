@@ -287,6 +287,18 @@ def test_shards_in_pyproject_get_the_loop(ticket_urls: list[URL], folder: Path) 
     assert "Nothing needs to be changed." in run_cli("init", *options).text
 
 
+@pytest.mark.ticket_servers("sqlite")
+def test_shards_in_pyproject_beside_ini_get_the_loop(ticket_urls: list[URL], folder: Path) -> None:
+    files = [folder / f"shard{n}.db" for n in range(2)]
+    shards = [f"sqlite:///{file}" for file in files]
+    (folder / "pyproject.toml").write_text(f"[tool.alembic]\nshards = {shards}\n")
+    project = Project(folder, "generic")
+    done = run_cli("init", *sqlite_options(ticket_urls, []))
+    assert "set sqlalchemy.url" not in done.text
+    migrate(project)
+    assert_shards_have_photos(files)
+
+
 @pytest.mark.parametrize("command", [["upgrade", "head"], ["upgrade", "head", "--sql"], ["check"]])
 @pytest.mark.parametrize(
     ("option", "message"),
