@@ -238,18 +238,21 @@ def _lost_above(
     """
     margin = pool._marks.margin
     by_marks = known + margin if known >= first or (known and None in states.values()) else 0
-    return max(_lost_below(states), by_marks, earlier + margin if earlier else 0)
+    return max(_lost_below(states, margin), by_marks, earlier + margin if earlier else 0)
 
 
-def _lost_below(states: Mapping[TableHandle, FoundTable]) -> int:
-    """The number above which a table that some servers lack may begin, by the other servers; else 0."""
+def _lost_below(states: Mapping[TableHandle, FoundTable], margin: int) -> int:
+    """The number above which a table that some servers lack may begin, by the other servers; else 0.
+
+    A lost server may have been ahead of them by the margin, without any mark.
+    """
     numbers = [
         (state.number or 0 if isinstance(state, ActiveTable) else state.high_water, handle.stride)
         for handle, state in states.items()
         if state is not None
     ]
     fresh = all(number <= stride for number, stride in numbers)
-    return 0 if fresh or None not in states.values() else max(numbers)[0] + MARGIN_NUMBERS
+    return 0 if fresh or None not in states.values() else max(numbers)[0] + margin
 
 
 def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import URL, create_engine, text
 import alembic_ext
 import alembic_ext as op
 from sqla_tickets import TicketPool, TicketTableMissing
+from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations as maintenance
 from sqla_tickets.tables.inspection import ActiveTable
 from sqla_tickets.tables.metadata import Tombstone
@@ -260,6 +261,22 @@ def test_a_history_is_run_for_each_shard(default: TicketPool, media: TicketPool)
     assert len(set(drawn)) == len(drawn)
     assert kinds(default, "a") == kinds(default, "b") == {"moved"}
     assert kinds(default, "c") == {"dropped"}
+
+
+def test_table_lost_before_its_first_mark_begins_above_what_it_had_issued(
+    default: TicketPool,
+) -> None:
+    """Until a server has drawn for a few seconds, its peers know nothing of it."""
+    default.create_table("photos")
+    first, lost = default.servers
+    drawn = [first.draw("photos", 100), lost.draw("photos", 20_000)]
+    lost.drop("photos")
+    with lost.engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {MARKS}")
+    assert not default._marks.of("photos").largest()
+    default.create_table("photos")
+    again = lost.draw("photos", 100)
+    assert min(again[0]) > max(tickets[-1] for ranges in drawn for tickets in ranges)
 
 
 def test_a_table_that_one_server_lost_begins_above_the_others(default: TicketPool) -> None:
