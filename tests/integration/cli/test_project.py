@@ -288,7 +288,7 @@ def test_shards_in_pyproject_get_the_loop(ticket_urls: list[URL], folder: Path) 
 
 
 @pytest.mark.ticket_servers("sqlite")
-def test_shards_in_pyproject_beside_ini_get_the_loop(ticket_urls: list[URL], folder: Path) -> None:
+def test_init_of_ini_finds_shards_in_pyproject(ticket_urls: list[URL], folder: Path) -> None:
     files = [folder / f"shard{n}.db" for n in range(2)]
     shards = [f"sqlite:///{file}" for file in files]
     (folder / "pyproject.toml").write_text(f"[tool.alembic]\nshards = {shards}\n")
