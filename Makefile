@@ -43,7 +43,7 @@ types: $(VENV)/types.stamp ## mypy and pyright
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright $(CODE)
 
 unit: $(VENV)/tests.stamp ## the tests that need no server, in seconds
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit
 
 test: $(VENV)/tests.stamp ## each promise once; the kinds of servers share the tests
 	@tools/install-servers haproxy faketime
