@@ -161,7 +161,9 @@ def _layout_of_others(
     handle: TableHandle, states: Mapping[TableHandle, FoundTable]
 ) -> LayoutName | None:
     """The layout that the sequence has on other servers, if a table on this one can have it."""
-    others = [state.layout for state in states.values() if isinstance(state, ActiveTable)]
+    others: list[LayoutName] = [
+        state.layout for state in states.values() if isinstance(state, ActiveTable)
+    ]
     return next((layout for layout in others if layout_for(handle, layout)), None)
 
 
