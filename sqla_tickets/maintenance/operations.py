@@ -161,10 +161,10 @@ def _layout_of_others(
     handle: TableHandle, states: Mapping[TableHandle, FoundTable]
 ) -> LayoutName | None:
     """The layout that the sequence has on other servers, if a table on this one can have it."""
-    others: list[LayoutName] = [
-        state.layout for state in states.values() if isinstance(state, ActiveTable)
-    ]
-    return next((layout for layout in others if layout_for(handle, layout)), None)
+    for state in states.values():
+        if isinstance(state, ActiveTable) and layout_for(handle, state.layout):
+            return state.layout
+    return None
 
 
 def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
@@ -238,23 +238,21 @@ def _lost_above(
         known: the largest mark.
         earlier: the largest mark of another stride; 0 if there is none.
     """
-    margin = pool._marks.margin
-    by_marks = known + margin if known >= first or (known and None in states.values()) else 0
-    return max(_lost_below(states, margin), by_marks, earlier + margin if earlier else 0)
+    by_marks = known if known >= first or None in states.values() else 0
+    highest = max(_highest_of_others(states), by_marks, earlier)
+    # a lost server may have been ahead of all that is known of it by the margin
+    return highest + pool._marks.margin if highest else 0
 
 
-def _lost_below(states: Mapping[TableHandle, FoundTable], margin: int) -> int:
-    """The number above which a table that some servers lack may begin, by the other servers; else 0.
-
-    A lost server may have been ahead of them by the margin, without any mark.
-    """
+def _highest_of_others(states: Mapping[TableHandle, FoundTable]) -> int:
+    """The highest number of the other servers, if some lack the table; 0 if none does, or the others are new."""
     numbers = [
         (state.number or 0 if isinstance(state, ActiveTable) else state.high_water, handle.stride)
         for handle, state in states.items()
         if state is not None
     ]
     fresh = all(number <= stride for number, stride in numbers)
-    return 0 if fresh or None not in states.values() else max(numbers)[0] + margin
+    return 0 if fresh or None not in states.values() else max(numbers)[0]
 
 
 def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> None:
