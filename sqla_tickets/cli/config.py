@@ -127,9 +127,14 @@ class PoolOptions:
             raise TicketArgumentError(
                 f"there is no file {file}: set --config to the path of alembic.ini or pyproject.toml"
             )
-        if file.endswith(".toml"):
-            return Config(toml_file=file)
-        return Config(file, toml_file="pyproject.toml")
+        return read_config(Path(file))
+
+
+def read_config(file: Path) -> Config:
+    """Alembic's configuration in a file; beside ``alembic.ini``, Alembic also reads ``pyproject.toml``."""
+    if file.suffix == ".toml":
+        return Config(toml_file=file)
+    return Config(file, toml_file="pyproject.toml")
 
 
 def find_pool(pools: dict[str, TicketPool], name: str | None) -> TicketPool:

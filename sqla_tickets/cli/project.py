@@ -23,6 +23,7 @@ from alembic.util import CommandError
 import alembic_ext
 
 from .. import TicketArgumentError
+from .config import read_config
 
 #: The folder for ``alembic init -t``.
 TEMPLATE: Final = Path(alembic_ext.__file__).parent / "templates" / "tickets"
@@ -111,7 +112,7 @@ def changes(
             f"{file} names no ticket servers: give one --server URL for each, in the pool's order"
         )
     found.edit(file, text)
-    config = _config(file)
+    config = read_config(file)
     scripts = _scripts(file, config)
     env = Path(scripts.env_py_location)
     is_sharded = bool(
@@ -139,12 +140,6 @@ def read(path: Path) -> str:
     """A file's text, with its line endings."""
     with path.open(encoding="utf-8", newline="") as file:
         return file.read()
-
-
-def _config(file: Path) -> Config:
-    if file.suffix == ".toml":
-        return Config(toml_file=file)
-    return Config(file, toml_file="pyproject.toml")  # where Alembic, too, finds other options
 
 
 def _scripts(file: Path, config: Config) -> ScriptDirectory:
