@@ -105,6 +105,8 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         _open(handle, state, above, model, bits=bits, stub=stub)
         if isinstance(state, ActiveTable) and not widens:  # another pool may have left it
             handle.raise_above(above)
+    if not widens:  # one may be lost before anybody has drawn from it
+        marks.write_raised(above, [handle.server for handle in joining])
     for handle in states:
         if not isinstance(handle.inspect(), ActiveTable):
             raise TicketTableError(
@@ -190,8 +192,23 @@ def _opening(
         highest = max(highest, known, *_joined(joining)) + new._marks.margin
     closed = [state.high_water for state in joining.values() if isinstance(state, Tombstone)]
     distance = MARGIN_NUMBERS if new.stride == old.stride else gap
+    if new.stride == old.stride and _are_above(highest, new, name, joining):
+        return highest, min(_joined(joining))  # an earlier run has opened them
     above = max(highest + distance, least, *closed, known + new._marks.margin if known else 0)
     return highest, above
+
+
+def _are_above(
+    highest: int, new: Servers, name: str, joining: Mapping[TableHandle, FoundTable]
+) -> bool:
+    """Whether every joining server has a table that is not below its marks, and whose next ticket is above a number."""
+    marks = new._marks.of(name)
+    return all(
+        isinstance(state, ActiveTable)
+        and (state.number or 0) + handle.stride > highest
+        and (state.number or 0) >= marks.issued_before(handle.server, handle.stride)
+        for handle, state in joining.items()
+    )
 
 
 class EarlierGap(NamedTuple):

@@ -836,6 +836,25 @@ def test_replacement_of_a_lost_server_begins_above_its_marks(
     assert new.servers[2].table("photos").state == "closed"
 
 
+@SQLITE
+def test_joined_server_that_is_lost_at_once_begins_above_the_shards_again(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """The shards may hold ids of its residue class, which only the growth was told."""
+    old, new = open_pool(urls[:3], 16), open_pool(urls, 16)
+    old.create_table("photos")
+    held, joined = 10**8, new.servers[-1]
+    resize.begin(old, new, "photos", held=held)
+    number = joined.last_ticket("photos")
+    resize.begin(old, new, "photos", held=held)  # as after an interruption
+    assert joined.last_ticket("photos") == number
+    joined.drop("photos")
+    with joined.engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {MARKS}")
+    new.create_table("photos")
+    assert joined.draw("photos", 1)[0][0] > held
+
+
 @pytest.mark.ticket_servers("mariadb", "mysql")
 def test_a_table_that_another_program_has_made_needs_metadata_first(
     urls: list[URL], open_pool: OpenPool
