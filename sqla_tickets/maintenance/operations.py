@@ -120,7 +120,7 @@ def create(
     lost = _lost_above(pool, states, first, known if is_lost else 0, earlier or 0)
     if lost >= first:
         log.warning(
-            "%r is missing on a server of the pool %r, although its peers have marks of it: the new table begins "
+            "%r is missing on a server of the pool %r, although other servers know it: the new table begins "
             "above %d. If the server had issued larger tickets, raise the sequence above them.",
             name,
             pool.name,
@@ -238,21 +238,22 @@ def _lost_above(
         known: the largest mark.
         earlier: the largest mark of another stride; 0 if there is none.
     """
-    by_marks = known if known >= first or None in states.values() else 0
-    highest = max(_highest_of_others(states), by_marks, earlier)
+    is_missing = None in states.values()
+    by_marks = known if known >= first or is_missing else 0
+    of_others = _numbers(states) if is_missing else []
+    if not (of_others or by_marks or earlier):
+        return 0
     # a lost server may have been ahead of all that is known of it by the margin
-    return highest + pool._marks.margin if highest else 0
+    return max(*of_others, by_marks, earlier) + pool._marks.margin
 
 
-def _highest_of_others(states: Mapping[TableHandle, FoundTable]) -> int:
-    """The highest number of the other servers, if some lack the table; 0 if none does, or the others are new."""
-    numbers = [
-        (state.number or 0 if isinstance(state, ActiveTable) else state.high_water, handle.stride)
-        for handle, state in states.items()
+def _numbers(states: Mapping[TableHandle, FoundTable]) -> list[int]:
+    """The numbers of the servers that have the table, or its tombstone."""
+    return [
+        state.number or 0 if isinstance(state, ActiveTable) else state.high_water
+        for state in states.values()
         if state is not None
     ]
-    fresh = all(number <= stride for number, stride in numbers)
-    return 0 if fresh or None not in states.values() else max(numbers)[0]
 
 
 def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> None:

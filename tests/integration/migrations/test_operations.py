@@ -263,16 +263,18 @@ def test_a_history_is_run_for_each_shard(default: TicketPool, media: TicketPool)
     assert kinds(default, "c") == {"dropped"}
 
 
+@pytest.mark.parametrize("of_others", [0, 100])
 def test_table_lost_before_its_first_mark_begins_above_what_it_had_issued(
-    default: TicketPool,
+    of_others: int, default: TicketPool
 ) -> None:
-    """Until a server has drawn for a few seconds, its peers know nothing of it."""
+    """A client that dies with it has not told its peers."""
     default.create_table("photos")
     first, lost = default.servers
-    drawn = [first.draw("photos", 100), lost.draw("photos", 20_000)]
+    drawn = [first.draw("photos", of_others) if of_others else [], lost.draw("photos", 20_000)]
     lost.drop("photos")
-    with lost.engine.begin() as connection:
-        connection.exec_driver_sql(f"DROP TABLE {MARKS}")
+    for server in default.servers:
+        with server.engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP TABLE {MARKS}")
     assert not default._marks.of("photos").largest()
     default.create_table("photos")
     again = lost.draw("photos", 100)
