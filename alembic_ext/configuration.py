@@ -232,7 +232,7 @@ def _in_files(
     for section in config.file_config.sections():
         name = section.partition(".")[2]
         if section.startswith("ticket_pools.") and name not in replaced:
-            key = f"[{section}]"
+            key = f"'servers' of [{section}]"
             with _naming(key):
                 found = config.get_section(section, {})
             yield name, (key, found.get("servers"), found.get("stride"))
@@ -248,7 +248,7 @@ def _in_toml(
     for name, found in toml.items():
         if name in replaced:
             continue
-        key = f"[tool.alembic.ticket_pools.{name}]"
+        key = f"'servers' of [tool.alembic.ticket_pools.{name}]"
         with _naming(key):
             urls = [server % config.toml_args for server in _words(found.get("servers"))]
             stride = found.get("stride")
