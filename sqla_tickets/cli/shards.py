@@ -306,11 +306,11 @@ def columns_of(
                 " another program created with --column photos.id"
             )
         found = [TicketColumn(s, keys[s], s) for s in names if s in keys]
-    if not found and are_needed:
-        raise TicketArgumentError(
-            f"no column that holds tickets of the pool {pool!r} is known: name it with --column photos.id or --models "
-            "app:Base, or another pool with --pool"
-        )
+        if not found and are_needed:
+            raise TicketArgumentError(
+                f"no column that holds tickets of the pool {pool!r} is known: name it with --column "
+                f"TABLE.COLUMN={shlex.quote(names[0])} or --models app:Base, or another pool with --pool"
+            )
     for where in found:
         if all(shard.column(where) is None for shard in shards):
             raise TicketArgumentError(
