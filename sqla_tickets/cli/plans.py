@@ -195,6 +195,11 @@ def create(
     for state in states.values():
         if isinstance(state, TicketError):
             raise state
+    moved = operations.moved_to(
+        found for found in states.values() if not isinstance(found, TicketError)
+    )
+    if moved is not None and None in states.values():
+        return _redirect(pool, name, [s for s, state in states.items() if state is None], moved)
     above = operations.begins_above(pool, name, start=start)
     begins = f"with no ticket below {start}"
     if above >= start:
@@ -224,6 +229,20 @@ def create(
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
 
+def _redirect(
+    pool: TicketPool, name: str, servers: Sequence[TicketServer], moved: Tombstone
+) -> Plan:
+    """Redirect clients from servers that lack the tombstone of a sequence that has moved."""
+    where = f"{moved.sequence!r} of the pool {moved.pool!r}"
+    lines = [f"leave a tombstone on {server}: {name!r} has moved to {where}" for server in servers]
+
+    def run() -> list[str]:
+        pool.create_table(name)
+        return [f"{name!r} leads to {where} on every server of the pool {pool.name!r}"]
+
+    return Plan({name: lines}, run)
+
+
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     """Move a sequence to the servers of another pool.
 
@@ -245,15 +264,16 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         operations.move(source, name, target)
         tombstones = [_inspect(server, name) for server in source.servers]
         high = max((t.high_water for t in tombstones if isinstance(t, Tombstone)), default=0)
+        closed = f"no ticket of {name!r} on {here} is above {high}, and none follows"
+        if operations.moved_to(_inspect(server, name) for server in target.servers):
+            return [f"{closed}; it has gone on from the pool {target.name!r}"]
         begin = min(_next_ticket(target, server, name) for server in target.servers)
         if begin <= high:
             raise TicketTableError(
                 f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}."
                 f" Raise it above {high} before any client draws"
             )
-        return [
-            f"no ticket of {name!r} on {here} is above {high}, and none follows; new tickets start at {begin}"
-        ]
+        return [f"{closed}; new tickets start at {begin}"]
 
     following = (
         f"name the pool {target.name!r} in the models, and deploy that everywhere",
@@ -345,8 +365,8 @@ def _moved_in_part(
         if isinstance(state, Tombstone) and state.kind == "moved":
             return TicketTableError(
                 f"{name!r} has become {state.sequence!r} of the pool {state.pool!r} on {server}, and not on the other "
-                "servers: a backup is older than its last move. Run its last move, rename or migration again, which "
-                "makes all servers agree"
+                "servers: a backup is older than that change. Repeat that move, rename or migration, which closes the "
+                "table on all servers"
             )
     return None
 

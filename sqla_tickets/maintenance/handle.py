@@ -109,9 +109,10 @@ class TableHandle(NamedTuple):
 
     # -- changes
 
-    def place_tombstone(self, to: Destination, seen: FoundTable) -> Tombstone:
+    def place_tombstone(self, to: Destination, seen: FoundTable, high_water: int = 0) -> Tombstone:
         """Create a tombstone where nothing is, or replace the tombstone ``seen``."""
-        return self.server.make(self.sequence, tombstones.place_tombstone, self.sequence, to, seen)
+        name, work = self.sequence, tombstones.place_tombstone
+        return self.server.make(name, work, name, to, seen, high_water)
 
     def close(
         self, kind: TombstoneKind, pool: str, sequence: str, seen: FoundTable = None

@@ -13,7 +13,7 @@ that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..arguments import name_of_sequence, whole_number
@@ -86,6 +86,8 @@ def create(
 ) -> bool:
     """Create the sequence's table on every server, and verify existing ones.
 
+    If the sequence has moved or been renamed, a server that has nothing of it gets the tombstone that redirects clients.
+
     Args:
         pool: the pool of the servers.
         name: the sequence's name.
@@ -96,7 +98,7 @@ def create(
         engine: the storage engine, on MySQL and MariaDB.
 
     Returns:
-        False if the sequence has since moved or been renamed, and nothing was done.
+        False if the sequence has since moved or been renamed.
 
     Raises:
         TicketError: a server failed, or has another table of that name. Call it again after the repair: finished
@@ -107,6 +109,7 @@ def create(
     tables[0].element(1 if start is None else start, layout=layout, bits=bits, engine=engine)
     states = {handle: handle.inspect() for handle in tables}
     if _is_elsewhere(name, states):
+        _redirect_missing(states)
         return False
     _refuse_foreign_in_part(states)
     first = _first(states, start or 1, above)
@@ -155,6 +158,21 @@ def create(
     if above:
         pool._marks.of(name).write_raised(above)
     return True
+
+
+def _redirect_missing(states: Mapping[TableHandle, FoundTable]) -> None:
+    """Write the tombstone of a sequence that has moved on the servers that have nothing of it."""
+    moved = moved_to(states.values())
+    for handle, state in states.items():
+        if moved is not None and state is None:
+            to = Destination("moved", moved.pool, moved.sequence)
+            handle.place_tombstone(to, None, max(_numbers(states)))
+
+
+def moved_to(states: Iterable[FoundTable]) -> Tombstone | None:
+    """The tombstone of a sequence that has moved or been renamed; None if no server shows one."""
+    found = (state for state in states if isinstance(state, Tombstone))
+    return next((tombstone for tombstone in found if tombstone.kind == "moved"), None)
 
 
 def _layout_of_others(
@@ -640,6 +658,8 @@ class _Transfer:
             if mark > tombstone.high_water
         ]
         unseen += [known] if known > high else []
+        if any(not tombstone.layout for tombstone in closed):  # a source was lost as it moved
+            unseen.append(high)
         high = max([high, *(mark + margin for mark in unseen)])
         last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
         path = redirect_paths.extended(

@@ -246,16 +246,23 @@ def _draw_last(context: StatementContext, name: str, state: ActiveTable) -> int:
 
 
 def place_tombstone(
-    context: StatementContext, name: str, to: Destination, seen: FoundTable
+    context: StatementContext, name: str, to: Destination, seen: FoundTable, high_water: int = 0
 ) -> Tombstone:
     """Create a tombstone where nothing is, or change the tombstone ``seen``.
+
+    Args:
+        context: the server's context.
+        name: the sequence's name.
+        to: the tombstone's content.
+        seen: what was found there.
+        high_water: the high water of a tombstone that is created, as far as it is known.
 
     Raises:
         TicketTableError: there is a ticket table, or another tombstone.
     """
     state = inspect(context, name)
     if state is None:
-        tombstone = Tombstone(to.kind, to.pool, to.sequence, 0, nonce=_nonce())
+        tombstone = Tombstone(to.kind, to.pool, to.sequence, high_water, nonce=_nonce())
         with context.dialect.transaction(context.cursor):
             context.send_all(context.dialect.create_tombstone(name, str(tombstone)))
         return tombstone

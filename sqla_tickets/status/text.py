@@ -301,7 +301,10 @@ def set_back(status: TableStatus) -> str:
 def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
     """The remedy for a table that was set back."""
     if status.has_moved:
-        return "Run the last move, rename or migration of the sequence again, which closes it here."
+        return (
+            "Repeat the move, rename or migration that took the sequence from here. It closes the table"
+            " again."
+        )
     if status.is_read_only:
         return f"Let it take writes only {_restored_apart(status.offset)}"
     fix = (

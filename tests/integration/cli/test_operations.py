@@ -18,7 +18,7 @@ from sqla_tickets import TicketPool, TicketTableMissing, TicketTableMoved
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from tests.support.command_line import Done, options, run_cli
-from tests.support.draws import OpenPool, draw_from, run
+from tests.support.draws import OpenPool, assert_unique, draw_from, run
 from tests.support.servers import ServerFixtures
 from tests.support.terminal import in_a_terminal, read_until
 
@@ -230,6 +230,45 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     assert refused.code == 2
     assert "a section [ticket_pools.nowhere]" in refused.text
     assert "env.py" not in refused.text
+
+
+def test_former_pool_of_a_sequence_that_moved_on_is_repaired(tmp_path: Path) -> None:
+    """Once its first server was set back, and once it was lost."""
+    files = {
+        name: [tmp_path / f"{name}{n}.db" for n in (1, 2)] for name in ("old", "media", "third")
+    }
+    urls = {name: [f"sqlite:///{file}" for file in pair] for name, pair in files.items()}
+    config = tmp_path / "pyproject.toml"
+    config.write_text(
+        f"[tool.alembic]\nticket_servers = {urls['old']}\n"
+        f"[tool.alembic.ticket_pools.media]\nservers = {urls['media']}\n"
+        f"[tool.alembic.ticket_pools.third]\nservers = {urls['third']}\n"
+    )
+    on = ("--config", str(config), "--pool")
+    with TicketPool(urls["old"]) as pool:
+        pool.create_table("photos")
+        ids = pool.next_ids("photos", 9)
+    backup = files["old"][0].read_bytes()
+    assert run_cli("move", "photos", "--to", "media", *on, "default").code == 0
+    assert run_cli("move", "photos", "--to", "third", *on, "media").code == 0
+
+    files["old"][0].write_bytes(backup)
+    assert "SET BACK" in run_cli("status", *on, "default").text
+    again = run_cli("move", "photos", "--to", "media", *on, "default")
+    assert again.code == 0, again.text
+    assert "it has gone on from the pool 'media'" in again.text
+
+    files["old"][0].write_bytes(b"")
+    lost = run_cli("status", *on, "default").text
+    assert "NO TABLE" in lost
+    assert "sqla-tickets create photos" in " ".join(lost.split())
+    created = run_cli("create", "photos", *on, "default")
+    assert created.code == 0, created.text
+    assert "'photos' has moved to 'photos' of the pool 'media'" in created.text
+    for check in ("status", "doctor"):
+        assert run_cli(check, *on, "default").code == 0
+    with TicketPool(urls["third"], name="third") as third:
+        assert_unique([*ids, *third.next_ids("photos", 9)])
 
 
 class Application(threading.Thread):

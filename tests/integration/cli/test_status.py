@@ -615,5 +615,5 @@ def test_server_that_is_restored_from_before_a_move_has_its_last_move_repeated(
     audit = run_cli("audit", "--config", str(config), "--shard", shard)
     for command in (shown, doctor, audit):
         text = " ".join(command.text.split())
-        assert "Run the last move, rename or migration of the sequence again" in text
+        assert "Repeat the move, rename or migration that took the sequence from here." in text
         assert "sqla-tickets restore" not in text

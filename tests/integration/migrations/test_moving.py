@@ -26,6 +26,7 @@ from sqla_tickets import (
     TicketTableMoved,
 )
 from sqla_tickets.dialects import LayoutName
+from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from sqla_tickets.maintenance.handle import TableHandle
 from sqla_tickets.maintenance.tombstones import Destination
@@ -413,6 +414,38 @@ def test_source_that_was_set_back_moves_with_the_margin_of_its_own_mark(
     operations.move(default, "photos", media)
     (ids,) = media.servers[0].draw("photos", 1)
     assert ids[0] > issued[-1] + default._marks.margin
+
+
+@pytest.mark.parametrize("is_rename", [False, True])
+def test_source_lost_in_the_middle_of_its_move_repeats_nothing(
+    is_rename: bool, default: TicketPool, media: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Only the first source was closed, and the clients of the second died with it."""
+    target, new = (default, "pictures") if is_rename else (media, "photos")
+    default.create_table("photos")
+    first, lost = default.servers
+    with TicketPool(ticket_urls) as clients:
+        drawn = [
+            i
+            for n, server in zip((100, 20_000), clients.servers, strict=True)
+            for i in server.draw("photos", n)[0]
+        ]
+    for server in target.servers:
+        opening = Destination("opening", "default", "photos")
+        TableHandle(server, target.name, new).place_tombstone(opening, None)
+    TableHandle(first, "default", "photos").close("moved", target.name, new)
+    lost.drop("photos")
+    for server in default.servers:
+        run(server.engine.url, f"DROP TABLE {MARKS}")
+    default.create_table("photos")
+    if is_rename:
+        operations.rename(default, "photos", "pictures")
+    else:
+        operations.move(default, "photos", media)
+    drawn += [i for server in target.servers for i in server.draw(new, 9)[0]]
+    assert_unique(drawn)
+    with pytest.raises(TicketTableMoved):
+        lost.draw("photos", 1)
 
 
 def test_interrupted_conversion_is_finished_under_another_name_of_the_pool(
