@@ -232,7 +232,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     assert "env.py" not in refused.text
 
 
-def test_former_pool_of_a_sequence_that_moved_on_is_repaired(tmp_path: Path) -> None:
+def test_pool_that_a_sequence_has_left_is_repaired(tmp_path: Path) -> None:
     """Once its first server was set back, and once it was lost."""
     files = {
         name: [tmp_path / f"{name}{n}.db" for n in (1, 2)] for name in ("old", "media", "third")
