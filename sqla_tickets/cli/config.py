@@ -122,12 +122,13 @@ class PoolOptions:
         Raises:
             TicketArgumentError: there is no such file.
         """
-        file = self.config or os.environ.get("ALEMBIC_CONFIG", "alembic.ini")
-        if self.config and not Path(file).is_file():
+        named = self.config or os.environ.get("ALEMBIC_CONFIG")
+        if named and not Path(named).is_file():
+            option = "--config" if self.config else "ALEMBIC_CONFIG"
             raise TicketArgumentError(
-                f"there is no file {file}: set --config to the path of alembic.ini or pyproject.toml"
+                f"there is no file {named}: set {option} to the path of alembic.ini or pyproject.toml"
             )
-        return read_config(Path(file))
+        return read_config(Path(named or "alembic.ini"))
 
 
 def read_config(file: Path) -> Config:

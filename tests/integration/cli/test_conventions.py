@@ -116,11 +116,20 @@ def test_it_reads_the_environment(
     assert ask(command, "--json").code == 0
 
 
+def test_it_names_the_variable_of_a_missing_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALEMBIC_CONFIG", "nowhere.ini")
+    asked = ask("status")
+    assert asked.code == FAILED
+    assert "there is no file nowhere.ini: set ALEMBIC_CONFIG to" in asked.text
+
+
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
         (["--config", "other.toml"], 0, "b.db"),
-        (["--config", "nowhere.ini"], FAILED, "there is no file nowhere.ini"),
+        (["--config", "nowhere.ini"], FAILED, "there is no file nowhere.ini: set --config to"),
         (["--config", "other.toml", "--pool", "media"], 0, "m.db"),
         (["--pool", "default"], 0, "b.db"),
         (["--server", "sqlite:///b.db", "--pool", "media"], 0, "b.db"),
