@@ -400,7 +400,7 @@ def replication(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
 
 @check
 def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
-    for name, text in server.refuted.items():
+    for name, (number, text) in server.refuted.items():
         yield Finding(
             code="impossible-mark",
             severity="repeats",
@@ -408,8 +408,8 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
             variable=f"marks of {name}",
             value="one that cannot be true",
             why=f"{text}. Until that mark is deleted, this server cannot show that a peer was set back.",
-            fix=f"DELETE FROM {MARKS} WHERE sequence = {server.literal(name)}; then change the passwords of all users "
-            f"who can write that table.",
+            fix=f"DELETE FROM {MARKS} WHERE sequence = {server.literal(name)} AND mark = {number}; then change the"
+            " passwords of all users who can write that table.",
         )
     for name, above in server.larger_joined.items():
         if above and any(other.larger_joined[name] not in (above, None) for other in pool.servers):

@@ -50,7 +50,7 @@ class ServerInspection:
         replicas: the number of its replicas; None if the user may not ask.
         tables: the tables, by sequence.
         statuses: the statuses of the tables, by sequence.
-        refuted: a high-water mark on it that cannot be true, by sequence.
+        refuted: a high-water mark on it that cannot be true, and the message about it, by sequence.
         larger_joined: where servers with a larger stride joined, by sequence: 0 if none has, None if unknown.
         far_horizons: the number of horizons of node numbers that cannot be true, and the latest of them.
         late_horizons: the same of those that can be true, but are later than their rows' leases explain.
@@ -72,7 +72,7 @@ class ServerInspection:
     replicas: int | None = None
     tables: dict[str, TableInspection] = field(default_factory=dict[str, TableInspection])
     statuses: dict[str, TableStatus] = field(default_factory=dict[str, TableStatus])
-    refuted: dict[str, str] = field(default_factory=dict[str, str])
+    refuted: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     larger_joined: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
     far_horizons: tuple[int, int] = (0, 0)
     late_horizons: tuple[int, int] = (0, 0)
@@ -146,7 +146,8 @@ def inspect_pool(
                 seen = inspection.tables.get(name, TableInspection(None))
                 state = _state(server, name)
                 inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
-        refuted = dict(pool._marks.of(name).refuted()) if answered else {}
+        marks = pool._marks.of(name).refuted() if answered else []
+        refuted = {server: (number, text) for server, number, text in marks}
         joined = pool._marks.of(name).larger_joined() if answered else {}
         for server, inspection in found.items():
             inspection.larger_joined[name] = joined.get(server)

@@ -69,5 +69,5 @@ def refutation(peer: PeerServer, server: PeerServer, name: str, number: int) -> 
     return (
         f"{peer} has a mark of {name!r} at {number} for {server}, which cannot be true: no other table or mark is "
         f"within {FAR_TICKETS} tickets of it. The mark is ignored. Delete it on {peer}: DELETE FROM {MARKS} "
-        f"WHERE sequence = '{name}'. Then find the client that wrote it, and what else that client can write"
+        f"WHERE sequence = '{name}' AND mark = {number}. Then find the client that wrote it, and what else that client can write"
     )

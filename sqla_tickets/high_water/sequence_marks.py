@@ -56,9 +56,9 @@ class SequenceMarks:
             log.error("%s", text)
         return known
 
-    def refuted(self) -> list[tuple[ServerAccess, str]]:
-        """The servers whose marks cannot be true, with the message about each mark."""
-        return [(peer, text) for peer, _, text in self._verified(self._kept())[1]]
+    def refuted(self) -> list[tuple[ServerAccess, int, str]]:
+        """The marks that cannot be true, with the server that keeps each, and the message about it."""
+        return self._verified(self._kept())[1]
 
     def largest(self) -> int:
         """The largest credible mark, as far as servers answer; 0 if there is none. Changes nothing."""
