@@ -51,24 +51,30 @@ def names(pool: Servers, *, with_moved: bool = False, with_renamed: bool = False
 
     Args:
         pool: the servers' pool.
-        with_moved: whether to include sequences that a tombstone closes, or redirects to another pool.
+        with_moved: whether to include sequences that a tombstone closes, or redirects to another pool; and earlier
+            names whose tombstone a server lacks.
         with_renamed: whether to include earlier names that a tombstone redirects.
     """
-    left = None if with_renamed else pool.name
-    found: set[str] = set()
+    listed: list[dict[str, str]] = []
     for server in pool.servers:
         try:
-            comments = server.do("", tombstones.comments)
+            listed.append(server.do("", tombstones.comments))
         except TicketError as error:
             log.warning("cannot list the ticket tables on %s: %s", server, error)
-        else:
-            found.update(
-                name
-                for name, comment in comments.items()
-                if has_metadata(comment)
-                or ((with_moved or with_renamed) and leads_elsewhere(comment, left))
-            )
-    return found
+
+    def is_wanted(name: str, comment: str) -> bool:
+        if has_metadata(comment):
+            return True
+        is_lacking = any(name not in comments for comments in listed)
+        left = None if with_renamed or is_lacking else pool.name
+        return (with_moved or with_renamed) and leads_elsewhere(comment, left)
+
+    return {
+        name
+        for comments in listed
+        for name, comment in comments.items()
+        if is_wanted(name, comment)
+    }
 
 
 # -- create, raise, drop
@@ -449,22 +455,26 @@ def rename(pool: Servers, old: str, new: str) -> None:
         raise TicketArgumentError(
             f"cannot rename {old!r}: the new name equals the old one. Choose another name"
         )
-    transfers = [
-        _Transfer([source], [target])
-        for source, target in zip(handles(pool, old), handles(pool, new), strict=True)
-    ]
-    _compare(transfers)
-    to_be_done = [transfer for transfer in transfers if transfer.is_to_be_done()]
-    if to_be_done:
+    transfer = _Transfer(handles(pool, old), handles(pool, new))
+    is_to_be_done = transfer.is_to_be_done()
+    if is_to_be_done:
         refuse_during_resize(pool, old)
-    before, after = pool._marks.of(old), pool._marks.of(new)
-    known = after.prepare(opens_above=0)
-    for transfer in to_be_done:
+    _transfer(transfer, is_to_be_done, pool._marks.of(old), pool._marks.of(new), pool._marks.margin)
+
+
+def _transfer(
+    transfer: _Transfer,
+    is_to_be_done: bool,
+    before: SequenceMarks,
+    after: SequenceMarks,
+    margin: int,
+) -> None:
+    """Do the steps of a transfer that are left."""
+    if is_to_be_done:
+        known = after.prepare(opens_above=0)
         transfer.claim_targets()
-    for transfer in to_be_done:
-        transfer.run(known, pool._marks.margin, before, after)
-    for transfer in transfers:
-        transfer.raise_marks(before)
+        transfer.run(known, margin, before, after)
+    transfer.raise_marks(before)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -475,11 +485,7 @@ def move(source: Servers, name: str, target: Servers) -> None:
     """
     transfer, is_to_be_done = _checked_move(source, name, target)
     before, after = source._marks.of(name), target._marks.of(name)
-    if is_to_be_done:
-        known = after.prepare(opens_above=0)
-        transfer.claim_targets()
-        transfer.run(known, target._marks.margin, before, after)
-    transfer.raise_marks(before)
+    _transfer(transfer, is_to_be_done, before, after, target._marks.margin)
 
 
 def check_move(source: Servers, name: str, target: Servers) -> bool:
@@ -512,7 +518,6 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[_Transfe
             "two pools without a common server"
         )
     transfer = _Transfer(handles(source, name), handles(target, name))
-    _compare([transfer])
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
         refuse_during_resize(source, name)
@@ -547,17 +552,23 @@ class _Transfer:
     Attributes:
         here: what the sources have.
         there: what the targets have.
-        is_repeated: whether a source is closed already, on any server.
+        is_repeated: whether a source is closed already.
         has_gone_on: whether the sequence has since left the targets for another place.
     """
-
-    is_repeated = has_gone_on = False
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
         self._sources, self._targets = sources, targets
         self._placed: dict[TableHandle, Tombstone] = {}
         self.there = {handle: handle.inspect() for handle in targets}
         self.here = {handle: handle.inspect() for handle in sources}
+        arrived = [
+            state
+            for state in self.there.values()
+            if isinstance(state, ActiveTable) or _leads_to(state, self.source)
+        ]
+        left = [state for state in self.there.values() if isinstance(state, Tombstone)]
+        self.is_repeated = any(isinstance(state, Tombstone) for state in self.here.values())
+        self.has_gone_on = self.is_repeated and bool(left) and not arrived
 
     @property
     def source(self) -> TableHandle:
@@ -675,24 +686,6 @@ class _Transfer:
                 handle.raise_above(high)
         # a server may be lost before anybody has drawn from it; before they open, another run would add a margin
         after.write_raised(high, [handle.server for handle in self._placed])
-
-
-def _compare(transfers: list[_Transfer]) -> None:
-    """Find out over all servers what an earlier run has done, and whether the sequence has moved on since.
-
-    Targets get tombstones that lead to the sources before any source is closed.
-    """
-    closed = [s for t in transfers for s in t.here.values() if isinstance(s, Tombstone)]
-    arrived = [
-        state
-        for transfer in transfers
-        for state in transfer.there.values()
-        if isinstance(state, ActiveTable) or _leads_to(state, transfer.source)
-    ]
-    left = [s for t in transfers for s in t.there.values() if isinstance(s, Tombstone)]
-    for transfer in transfers:
-        transfer.is_repeated = bool(closed)
-        transfer.has_gone_on = bool(closed and left) and not arrived
 
 
 def _leads_to(state: FoundTable, handle: TableHandle) -> bool:

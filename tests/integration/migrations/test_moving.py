@@ -366,16 +366,16 @@ def test_half_a_rename_lets_nobody_create_the_other_half(
     """A table of the new name would begin below the tickets that the old one has issued."""
     default.create_table("photos")
     drawn = [i for server in default.servers for i in server.draw("photos", 500)[0]]
-    run_one, begun = operations._Transfer.run, list[object]()
+    open_one, opened = TableHandle.open, list[TableHandle]()
 
-    def run_first(transfer: operations._Transfer, *arguments: Any) -> None:
-        begun.append(transfer)
-        if len(begun) > 1:
+    def open_first(handle: TableHandle, *arguments: Any) -> None:
+        opened.append(handle)
+        if len(opened) > 1:
             raise KeyboardInterrupt
-        run_one(transfer, *arguments)
+        open_one(handle, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(operations._Transfer, "run", run_first)
+        patch.setattr(TableHandle, "open", open_first)
         with pytest.raises(KeyboardInterrupt):
             operations.rename(default, "photos", "pictures")
     with pytest.raises(TicketTableError, match="has not ended: run that migration again"):
