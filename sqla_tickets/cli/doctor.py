@@ -550,14 +550,15 @@ def read_only(server: ServerInspection, pool: PoolInspection) -> Iterator[Findin
 def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
     for name, table in server.tables.items():
         state = table.state
-        if state is None and not _has_moved(name, pool):
+        if state is None:
+            work = "redirect its clients" if _has_moved(name, pool) else "issue its tickets"
             yield Finding(
                 code="table-missing",
                 severity="stops",
                 sequence=name,
                 variable=f"table {name}",
                 value="missing",
-                why="Only the other servers can issue its tickets.",
+                why=f"Only the other servers can {work}.",
                 fix=f"sqla-tickets create {named(name, pool.pool.name)}",
             )
         elif isinstance(state, Tombstone) and state.end:
@@ -580,8 +581,8 @@ def tables(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
                 sequence=name,
                 variable=f"table {name}",
                 value=state.kind,
-                why="A move or a conversion is unfinished.",
-                fix="Run the migration again: it continues where it stopped.",
+                why="A move or a conversion is unfinished, or another server is older than it.",
+                fix="Run that migration or move again: it continues where it stopped.",
             )
         elif isinstance(state, TicketError):
             found = state_after(state)

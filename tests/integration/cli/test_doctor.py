@@ -579,13 +579,17 @@ def test_a_conversion_that_has_closed_every_server(pool: TicketPool) -> None:
 
 
 def test_a_move_that_has_closed_some_servers(pool: TicketPool, ticket_urls: list[URL]) -> None:
-    """It is unfinished until the last one; then a server that had no table misses none."""
+    """It is unfinished until the last one; then a server without a tombstone redirects nobody."""
     end = tombstones.Destination("moved", "media", "photos")
     pool.servers[0].do("photos", tombstones.close, "photos", end)
     (finding,) = [f for f in examine(pool) if f.check == "tables"]
     assert (finding.code, finding.value) == ("table-closed", "moved")
     assert finding.server == str(pool.servers[0])
     run(ticket_urls[1], "DROP TABLE photos")
+    (finding,) = [f for f in examine(pool) if f.check == "tables"]
+    assert (finding.server, finding.code) == (str(pool.servers[1]), "table-missing")
+    assert finding.why == "Only the other servers can redirect its clients."
+    assert run_cli(*shlex.split(finding.fix)[1:], *options(ticket_urls)).code == 0
     assert [f for f in examine(pool) if f.check == "tables"] == []
 
 

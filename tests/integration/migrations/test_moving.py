@@ -359,6 +359,22 @@ def test_repeated_rename_closes_a_name_whose_heir_was_made_again(
     assert_repeated_rename_closes(default, ticket_urls, drawn)
 
 
+def test_earlier_name_is_shown_where_its_tombstone_is_lost(
+    default: TicketPool, ticket_urls: list[URL]
+) -> None:
+    """Else its clients would draw nothing once the other servers are lost, too."""
+    default.create_table("photos")
+    operations.rename(default, "photos", "pictures")
+    assert operations.names(default, with_moved=True) == {"pictures"}
+    default.servers[0].drop("photos")
+    assert operations.names(default, with_moved=True) == {"photos", "pictures"}
+    shown = run_cli("status", *options(ticket_urls))
+    assert shown.code == 1
+    assert "sqla-tickets create photos" in shown.text
+    default.create_table("photos")
+    assert operations.names(default, with_moved=True) == {"pictures"}
+
+
 @pytest.mark.parametrize("then", ["again", "back"])
 def test_half_a_rename_lets_nobody_create_the_other_half(
     default: TicketPool, monkeypatch: pytest.MonkeyPatch, then: str
