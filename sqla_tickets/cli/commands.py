@@ -477,7 +477,8 @@ def create(
     dry_run: bool,
 ) -> None:
     """Create the tables of SEQUENCES on all servers, and verify existing ones."""
-    with pools.one() as pool:
+    with pools.all() as found:
+        pool = find_pool(found, pools.pool)
         with spinner(_asked([pool])):
             steps = [
                 plans.create(
@@ -487,6 +488,7 @@ def create(
                     start=start,
                     bits=int(bits),
                     with_shards=_with_shards(pools),
+                    pools=found.values(),
                 )
                 for name in sequences
             ]

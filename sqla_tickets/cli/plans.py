@@ -24,9 +24,9 @@ from ..concurrency import time
 from ..dialects import ErrorKind, LayoutName
 from ..draw.access import ServerAccess
 from ..high_water.timing import TIMING
-from ..maintenance import operations, resize, tombstones
+from ..maintenance import operations, redirect_paths, resize, tombstones
 from ..maintenance.status import State, ask_tables
-from ..maintenance.tombstones import FoundTable
+from ..maintenance.tombstones import Destination, FoundTable
 from ..snowflake import numbering
 from ..snowflake.leases import NodeLeases
 from ..status.text import EVERY_SHARD, named, option_of, restoration, set_back
@@ -183,8 +183,18 @@ def create(
     start: int,
     bits: int,
     with_shards: str = EVERY_SHARD,
+    pools: Iterable[TicketPool] = (),
 ) -> Plan:
     """Create missing tables, and verify the others.
+
+    Args:
+        pool: the servers' pool.
+        name: the sequence's name.
+        layout: the layout; None for that of the other servers, or else each server's default.
+        start: the smallest ticket of a new table.
+        bits: 64 or 32.
+        with_shards: the options that name the shards.
+        pools: all configured pools, which show where a sequence has moved.
 
     Raises:
         TicketError: a server failed.
@@ -195,11 +205,9 @@ def create(
     for state in states.values():
         if isinstance(state, TicketError):
             raise state
-    moved = operations.moved_to(
-        found for found in states.values() if not isinstance(found, TicketError)
-    )
-    if moved is not None and None in states.values():
-        return _redirect(pool, name, [s for s, state in states.items() if state is None], moved)
+    to = _moved_to(pool, name, list(states.values()), pools)
+    if to is not None and None in states.values():
+        return _redirect(pool, name, [s for s, state in states.items() if state is None], to)
     above = operations.begins_above(pool, name, start=start)
     begins = f"with no ticket below {start}"
     if above >= start:
@@ -229,15 +237,31 @@ def create(
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
 
+def _moved_to(
+    pool: TicketPool,
+    name: str,
+    states: Sequence[FoundTable | TicketError],
+    pools: Iterable[TicketPool],
+) -> Destination | None:
+    """Where a sequence has moved, by its tombstones or, where none is left, by its tables in all pools."""
+    moved = operations.moved_to(state for state in states if not isinstance(state, TicketError))
+    if moved is not None:
+        return Destination("moved", moved.pool, moved.sequence)
+    if any(states):
+        return None
+    found = redirect_paths.find(pools, (pool.name, name))
+    return None if found is None else Destination("moved", found[0].name, found[1])
+
+
 def _redirect(
-    pool: TicketPool, name: str, servers: Sequence[TicketServer], moved: Tombstone
+    pool: TicketPool, name: str, servers: Sequence[TicketServer], to: Destination
 ) -> Plan:
     """Redirect clients from servers that lack the tombstone of a sequence that has moved."""
-    where = f"{moved.sequence!r} of the pool {moved.pool!r}"
+    where = f"{to.sequence!r} of the pool {to.pool!r}"
     lines = [f"leave a tombstone on {server}: {name!r} has moved to {where}" for server in servers]
 
     def run() -> list[str]:
-        pool.create_table(name)
+        operations.redirect(pool, name, to)
         return [f"{name!r} leads to {where} on every server of the pool {pool.name!r}"]
 
     return Plan({name: lines}, run)

@@ -115,7 +115,9 @@ def create(
     tables[0].element(1 if start is None else start, layout=layout, bits=bits, engine=engine)
     states = {handle: handle.inspect() for handle in tables}
     if _is_elsewhere(name, states):
-        _redirect_missing(states)
+        moved = moved_to(states.values())
+        if moved is not None:
+            redirect(pool, name, Destination("moved", moved.pool, moved.sequence))
         return False
     _refuse_foreign_in_part(states)
     first = _first(states, start or 1, above)
@@ -166,13 +168,16 @@ def create(
     return True
 
 
-def _redirect_missing(states: Mapping[TableHandle, FoundTable]) -> None:
-    """Write the tombstone of a sequence that has moved on the servers that have nothing of it."""
-    moved = moved_to(states.values())
+def redirect(pool: Servers, name: str, to: Destination) -> None:
+    """Write the tombstone of a sequence that has moved on the servers that have nothing of it.
+
+    Raises:
+        TicketError: a server failed. Call it again when that is repaired.
+    """
+    states = {handle: handle.inspect() for handle in handles(pool, name)}
     for handle, state in states.items():
-        if moved is not None and state is None:
-            to = Destination("moved", moved.pool, moved.sequence)
-            handle.place_tombstone(to, None, max(_numbers(states)))
+        if state is None:
+            handle.place_tombstone(to, None, max(_numbers(states), default=0))
 
 
 def moved_to(states: Iterable[FoundTable]) -> Tombstone | None:

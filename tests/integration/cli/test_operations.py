@@ -267,6 +267,14 @@ def test_pool_that_a_sequence_has_left_is_repaired(tmp_path: Path) -> None:
     assert "'photos' has moved to 'photos' of the pool 'media'" in created.text
     for check in ("status", "doctor"):
         assert run_cli(check, *on, "default").code == 0
+
+    for file in files["old"]:  # without a repair in between, so only the sequence's path shows it
+        file.write_bytes(b"")
+    created = run_cli("create", "photos", *on, "default")
+    assert created.code == 0, created.text
+    assert "'photos' has moved to 'photos' of the pool 'third'" in created.text
+    with TicketPool(urls["old"]) as pool, pytest.raises(TicketTableMoved):
+        pool.next_id("photos")
     with TicketPool(urls["third"], name="third") as third:
         assert_unique([*ids, *third.next_ids("photos", 9)])
 
