@@ -333,6 +333,11 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
         for server in pool.servers:  # one that does not answer is the reason
             server.do("", tombstones.comments)
         servers = ", ".join(map(str, pool.servers))
+        if operations.names(pool, with_moved=True):
+            raise TicketArgumentError(
+                f"every sequence on {servers} has moved, or ended: run `sqla-tickets status`, and name the pool that "
+                "has it now with --pool"
+            )
         raise TicketArgumentError(
             f"no ticket table was found on {servers}: run `sqla-tickets status`, name the sequences, or name another"
             " pool with --pool"

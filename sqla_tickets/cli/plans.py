@@ -656,7 +656,9 @@ def grow(
             f"the new servers have the stride {new.stride}, and begin {gap} above the others, which keep the stride "
             f"{pool.stride} for now"
         )
-        following.append("then run sqla-tickets grow --finish with the new configuration")
+        following.append(
+            f"then run sqla-tickets grow --finish{option_of(pool.name)} with the new configuration"
+        )
     has_nodes = numbering.is_divided(pool.servers)
     if has_nodes:
         common.append("divide the node numbers between all servers")

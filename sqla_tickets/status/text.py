@@ -112,12 +112,12 @@ _REMEDIES: Final[dict[State, str]] = {
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
-    "growing": "If the pool grows, run sqla-tickets grow --finish when every client has the new configuration. If it has"
+    "growing": "If the pool grows, run sqla-tickets grow --finish{pool} when every client has the new configuration. If it has"
     " grown, the server came back from an older backup, and needs that command again. Else give this process the table's"
     " stride.",
     "unfit": "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs,"
     " order of the servers, stride). Never edit the metadata.",
-    "moved": "In each process that still draws from this pool, configure the pool that now has the sequence.",
+    "moved": "In each process that still draws here, configure the pool and the name that the sequence has now.",
     "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
 }
 #: States of a whole server, for which no sequence is named.
@@ -132,7 +132,7 @@ def remedy(state: State, sequence: str, offset: int, pool: str) -> str:
         return new_or_restored(offset)
     if state == "read-only":
         return writes_again("switch off the setting that sqla-tickets doctor names", offset)
-    return _REMEDIES.get(state, "").format(sequence=named(sequence, pool))
+    return _REMEDIES.get(state, "").format(sequence=named(sequence, pool), pool=option_of(pool))
 
 
 def named(sequence: str, pool: str) -> str:
