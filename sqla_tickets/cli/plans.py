@@ -662,9 +662,16 @@ def grow(
     has_nodes = numbering.is_divided(pool.servers)
     if has_nodes:
         common.append("divide the node numbers between all servers")
+    gone = _gone(pool)
+    for name, to in gone.items():
+        common.append(
+            f"leave a tombstone on the new servers: {name!r} has moved to {to.sequence!r} of the pool {to.pool!r}"
+        )
 
     def run() -> list[str]:
         proofs: list[str] = []
+        for name, to in gone.items():
+            operations.redirect(new, name, to)
         for name in names:
             above = resize.begin(pool, new, name, gap=gap, held=on_shards.largest(name))
             begin = min(_next_ticket(new, server, name) for server in joining)
@@ -676,6 +683,18 @@ def grow(
         return proofs
 
     return Plan({**steps, "": common}, run, following)
+
+
+def _gone(pool: TicketPool) -> dict[str, Destination]:
+    """The sequences that have moved or been renamed, and where to."""
+    found: dict[str, Destination] = {}
+    for name in sorted(operations.names(pool, with_moved=True, with_renamed=True)):
+        states = list(operations.table_states(pool, name).values())
+        is_here = any(isinstance(state, ActiveTable) for state in states)
+        to = None if is_here else _moved_to(pool, name, states, ())
+        if to is not None:
+            found[name] = to
+    return found
 
 
 def _opening(name: str, server: TicketServer, above: int) -> str:

@@ -654,6 +654,25 @@ def test_room_in_the_stride_needs_no_second_step(urls: list[URL], open_pool: Ope
 
 
 @SQLITE
+@pytest.mark.parametrize("stride", [2, 16])
+def test_new_servers_redirect_clients_of_an_earlier_name(
+    stride: int, urls: list[URL], open_pool: OpenPool
+) -> None:
+    old = open_pool(urls[:2], stride)
+    old.create_table("photos")
+    operations.rename(old, "photos", "pictures")
+    on = ("--stride", stride)
+    grown = run_cli("grow", *options(urls[:2]), *on, *joining(urls[2:]), "--json")
+    assert grown.code == 0, grown.text
+    assert any("'photos' has moved to 'pictures'" in line for line in grown.json["plan"])
+    if stride == 2:
+        assert run_cli("grow", "--finish", "--quiet", 0, *options(urls)).code == 0
+    for check in ("status", "doctor"):
+        done = run_cli(check, *options(urls), "--stride", max(stride, 4))
+        assert done.code == 0, done.text
+
+
+@SQLITE
 def test_table_that_a_joining_server_has_left_over_is_raised(
     urls: list[URL], open_pool: OpenPool
 ) -> None:
