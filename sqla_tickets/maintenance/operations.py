@@ -5,9 +5,9 @@
 Each function inspects every server before it changes one, and skips finished steps. So after a lost connection or a
 killed process, calling it again finishes the work.
 
-A move has four steps: tombstones on the target ("not open yet"), tombstones on the source, the largest high water of
-all, ticket tables above it on the target. Buffered blocks of clients stay valid: they were issued, and are below
-that.
+A move or a rename has four steps: tombstones on the target ("not open yet"), tombstones on the source, the largest
+high water of all, ticket tables above it on the target. Buffered blocks of clients stay valid: they were issued, and
+are below that.
 """
 
 from __future__ import annotations
@@ -464,22 +464,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
         refuse_during_resize(pool, old)
-    _transfer(transfer, is_to_be_done, pool._marks.of(old), pool._marks.of(new), pool._marks.margin)
-
-
-def _transfer(
-    transfer: _Transfer,
-    is_to_be_done: bool,
-    before: SequenceMarks,
-    after: SequenceMarks,
-    margin: int,
-) -> None:
-    """Do the steps of a transfer that are left."""
-    if is_to_be_done:
-        known = after.prepare(opens_above=0)
-        transfer.claim_targets()
-        transfer.run(known, margin, before, after)
-    transfer.raise_marks(before)
+    transfer.finish(is_to_be_done, pool._marks.of(old), pool._marks.of(new), pool._marks.margin)
 
 
 def move(source: Servers, name: str, target: Servers) -> None:
@@ -490,7 +475,7 @@ def move(source: Servers, name: str, target: Servers) -> None:
     """
     transfer, is_to_be_done = _checked_move(source, name, target)
     before, after = source._marks.of(name), target._marks.of(name)
-    _transfer(transfer, is_to_be_done, before, after, target._marks.margin)
+    transfer.finish(is_to_be_done, before, after, target._marks.margin)
 
 
 def check_move(source: Servers, name: str, target: Servers) -> bool:
@@ -632,6 +617,23 @@ class _Transfer:
         for target in self._targets if layouts else ():
             default = target.server.context.dialect.layouts[0]
             target.run(check_locks, layout_for(target, layouts[0]) or default)
+
+    def finish(
+        self, is_to_be_done: bool, before: SequenceMarks, after: SequenceMarks, margin: int
+    ) -> None:
+        """Do the steps that are left.
+
+        Args:
+            is_to_be_done: the answer of the method of that name.
+            before: the marks of the sources.
+            after: the marks of the targets.
+            margin: how many numbers above a mark may have been issued.
+        """
+        if is_to_be_done:
+            known = after.prepare(opens_above=0)
+            self.claim_targets()
+            self.run(known, margin, before, after)
+        self.raise_marks(before)
 
     def raise_marks(self, marks: SequenceMarks) -> None:
         """Raise the marks of the closed sources, so that one that is restored from an older backup is refused."""
