@@ -228,9 +228,9 @@ def two_primaries(
 ) -> tuple[TicketPool, Address, list[URL], URL]:
     """A pool whose first server is behind an address that can lead to a duplicate of it; and where both are."""
     _, second, urls = fresh_pair(servers, "mariadb")
-    duplicate = servers.fresh_database(second)
+    duplicate, its_peer = servers.fresh_database(second), servers.fresh_database(second)
     address = Address(urls[0])
-    pool, of_the_duplicate = open_pool([address.engine, urls[1]]), open_pool([duplicate, urls[1]])
+    pool, of_the_duplicate = open_pool([address.engine, urls[1]]), open_pool([duplicate, its_peer])
     pool.create_table("photos", layout=layout)
     of_the_duplicate.create_table("photos", layout=layout)
     return pool, address, urls, duplicate
