@@ -360,8 +360,9 @@ def _old_context(context: StatementContext, name: str) -> StatementContext | Non
         return None
     if context.stride % metadata.stride or (context.offset - metadata.offset) % metadata.stride:
         raise TicketTableError(
-            f"the ticket table {name!r} on {context.server} is numbered differently: expected the layout "
-            f"{metadata.layout!r} and a stride that divides {context.stride}, found {metadata}"
+            f"the ticket table {name!r} on {context.server} is numbered differently: expected a stride that "
+            f"divides {context.stride}, and an offset that equals {context.offset} modulo that stride, found "
+            f"{metadata.numbering}"
         )
     return replace(context, stride=metadata.stride, offset=metadata.offset)
 

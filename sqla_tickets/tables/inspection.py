@@ -133,7 +133,7 @@ def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | 
     if metadata is not None and not metadata.matches(
         TableMetadata(layout, context.stride, context.offset)
     ):
-        raise _numbered_otherwise(context, name, layout, metadata.stride, f"{metadata}")
+        raise _numbered_otherwise(context, name, layout, metadata.stride, metadata.numbering)
     if fence is not None and fence != context.stride:
         raise _numbered_otherwise(context, name, layout, fence, f"the column {stub}")
     (type_,) = (str(row[4]) for row in rows if str(row[0]).lower() == "id")
@@ -169,7 +169,7 @@ def _numbered_otherwise(
             f"until sqla-tickets grow --finish. If the pool has grown, this server has come back from an older backup, "
             f"and needs that command again. If it has not, give this process stride={stride}"
         )
-    expected = TableMetadata(layout, context.stride, context.offset)
+    expected = TableMetadata(layout, context.stride, context.offset).numbering
     error = TicketTableError(
         f"the ticket table {name!r} on {context.server} is numbered differently: expected {expected},"
         f" found {found}. {advice}"

@@ -50,6 +50,11 @@ class TableMetadata(NamedTuple):
             del told["bits"]
         return _MARK + _written(told)
 
+    @property
+    def numbering(self) -> str:
+        """What tables are compared by, in words."""
+        return f"the {self.layout} layout with offset {self.offset} and stride {self.stride}"
+
     def matches(self, expected: TableMetadata) -> bool:
         """Whether the table's layout, stride and offset are as expected; the bits may differ."""
         return self[:3] == expected[:3]
