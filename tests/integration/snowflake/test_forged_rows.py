@@ -37,10 +37,10 @@ def test_forged_horizons_stop_no_healthy_server(
     files: list[URL], open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its numbers are leased on, no horizon is copied there, and deleting the rows heals all."""
-    running = SnowflakeGenerator(open_pool(files), "photos", FOUR)
+    running = SnowflakeGenerator(open_pool(files, 5), "photos", FOUR)
     ids = running.next_ids(3)
     forge(files[0], expires=FAR)
-    pool = open_pool(files)
+    pool = open_pool(files, 5)
     made = SnowflakeGenerator(pool, "photos", FOUR)
     ids += [*made.next_ids(3), *running.next_ids(3)]
     assert node_of(made) % 2 == 0
