@@ -24,14 +24,16 @@ SQLALCHEMY = {
 }
 # SQLAlchemy 2.1 needs Python 3.11.
 LEFT_OUT: dict[str, set[str]] = {"lowest": set(), "2.0": set(), "2.1": {"3.10"}}
-CORNERS = {("lowest", "3.10"), ("2.0", "3.13"), ("2.1", "3.11"), ("2.1", "3.13")}
-#: What stands between Python and SQLAlchemy: the ORM, its async sessions, migrations, compiled SQL.
-BETWEEN = [f"tests/{part}" for part in ("unit", "integration/orm", "integration/migrations")]
-#: What asks something of a version besides: threads, forks, event loops, drivers.
-BENEATH = [f"tests/integration/{part}" for part in ("draw", "high_water", "snowflake")]
-#: Corners where old meets new: with `-t corners` two others run both with each of this Python and this SQLAlchemy,
-#: and these run the first alone.
-MIXED = {("2.0", "3.13"), ("2.1", "3.11")}
+CORNERS = {("lowest", "3.10"), ("2.1", "3.13")}
+#: What asks something of a version: the ORM, its async sessions, migrations, compiled SQL; threads, forks, event
+#: loops, drivers.
+OF_CORNERS = [
+    "tests/unit",
+    *(
+        f"tests/integration/{part}"
+        for part in ("orm", "migrations", "draw", "high_water", "snowflake")
+    ),
+]
 ALEMBIC = {"1.18": "alembic>=1.18,<1.19", "latest": "alembic"}
 #: What asks nothing of a version that no other test asks: long draws, which try servers; each test with every
 #: driver; tests that install Alembics by themselves; the tests' own tools, the simulation and the demo.
@@ -95,7 +97,5 @@ def tests(session: nox.Session, sqlalchemy: str, alembic: str) -> None:
     if sqlalchemy != "2.1":
         wanted += ["--group", "ecosystem-2-0"]
     session.install("--quiet", *wanted)
-    what = []
-    if "corners" in sys.argv:
-        what = BETWEEN if (sqlalchemy, session.python) in MIXED else BETWEEN + BENEATH
+    what = OF_CORNERS if "corners" in sys.argv else []
     session.run("python", "-m", "pytest", *what, *TESTS, *session.posargs)
