@@ -174,7 +174,7 @@ def test_metadata_of_another_stride(
 ) -> None:
     ids = pool.next_ids("photos", 3)
     other = open_pool(ticket_urls, stride=3)
-    wanted = r"'photos'.*expected.*\"stride\": 3.*found.*\"stride\": 2.*a different order"
+    wanted = "'photos'.*expected.* and stride 3, found.* and stride 2.*a different order"
     with pytest.raises(TicketTableError, match=wanted):
         other.next_id("photos")
     with pytest.raises(TicketTableError, match=wanted):
@@ -186,7 +186,7 @@ def test_servers_that_changed_places(
     pool: TicketPool, ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:
     pool.next_ids("photos", 3)
-    with pytest.raises(TicketTableError, match=r"\"offset\": 1.*found.*\"offset\": 2"):
+    with pytest.raises(TicketTableError, match="with offset 1 .*found.* with offset 2 "):
         open_pool(ticket_urls[::-1]).next_id("photos")
 
 
