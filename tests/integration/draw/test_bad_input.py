@@ -186,7 +186,7 @@ def test_servers_that_changed_places(
     pool: TicketPool, ticket_urls: list[URL], open_pool: OpenPool
 ) -> None:
     pool.next_ids("photos", 3)
-    with pytest.raises(TicketTableError, match="with offset 1 .*found.* with offset 2 "):
+    with pytest.raises(TicketTableError, match=r"with offset 1 .*found.* with offset 2 "):
         open_pool(ticket_urls[::-1]).next_id("photos")
 
 
