@@ -22,7 +22,7 @@ def test_one_seed_gives_one_schedule_in_any_process() -> None:
     """Whatever Python's own hashes are seeded with."""
     program = (
         "from tests.simulation.scenario import simulate;"
-        " print(simulate(5, seconds=1.0, processes=4).digest)"
+        " print(simulate(5, seconds=3.0, processes=4).digest)"
     )
     printed = {
         subprocess.run(  # this Python
