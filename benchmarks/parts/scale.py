@@ -33,19 +33,26 @@ SIDES: dict[LayoutName, tuple[str, str]] = {
 def crowds(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """1 to 64 processes, 1 to 256 threads and 1 to 256 tasks, which draw as fast as they can from one table."""
     opened: tuple[
-        tuple[str, Callable[[Testbed, int], AbstractContextManager[Crowd]], tuple[int, ...], float],
+        tuple[
+            str,
+            Callable[[Testbed, int], AbstractContextManager[Crowd]],
+            tuple[int, ...],
+            float,
+            float,
+        ],
         ...,
     ] = (
-        # as long as from one write of a process's marks to the next: each writes when it begins
-        ("processes", crew, scale.crowds, 10 * scale.slice),
-        ("threads", threads, scale.threads_at_once, 2 * scale.slice),
-        ("tasks", tasks, scale.tasks_at_once, 2 * scale.slice),
+        # as long as from one write of a process's marks to the next; all processes write when they begin, so they have
+        # drawn for as long before
+        ("processes", crew, scale.crowds, 10 * scale.slice, 10 * scale.slice),
+        ("threads", threads, scale.threads_at_once, 0.0, 2 * scale.slice),
+        ("tasks", tasks, scale.tasks_at_once, 0.0, 2 * scale.slice),
     )
     for layout in testbed.layouts:
         with ExitStack() as stack:
             for name in SIDES[layout]:  # their tables are made by one process alone
                 stack.enter_context(PEERS[name].open(testbed))
-            for what, open_crowd, sizes, seconds in opened:
+            for what, open_crowd, sizes, seconds_before, seconds in opened:
                 with open_crowd(testbed, max(sizes)) as crowd:
                     for name in SIDES[layout]:
                         crowd.open(name)
@@ -53,7 +60,9 @@ def crowds(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
                             name, max(sizes), scale.slice
                         )  # a pool opens more connections now
                     for n in sizes:
-                        yield from _together(testbed, scale, layout, what, crowd, n, seconds)
+                        yield from _together(
+                            testbed, scale, layout, what, crowd, n, seconds_before, seconds
+                        )
 
 
 def _together(
@@ -63,6 +72,7 @@ def _together(
     what: str,
     crowd: Crowd,
     n: int,
+    seconds_before: float,
     seconds: float,
 ) -> Iterator[Comparison]:
     sides = SIDES[layout]
@@ -71,6 +81,8 @@ def _together(
     tails = Comparison(f"{key} p99", testbed.kind, f"p99, {title}", "ms", [])
     rows = {name: (Row(name), Row(name)) for name in sides}
     for name in shuffled_rounds(sides, max(1, scale.rounds // 2)):
+        if seconds_before:
+            crowd.waits(name, n, seconds_before)
         waits = crowd.waits(name, n, seconds)
         if not waits:  # in no time, on a machine that starves
             continue

@@ -15,7 +15,7 @@ from ..draw.table_state import TicketTable, ToldMark
 from .credible import is_far
 from .joined import JoinedServers
 from .statements import Mark
-from .store import HighWaterStore, Written
+from .store import HighWaterStore, Written, at_once
 from .timing import TIMING
 
 log = logging.getLogger("sqla_tickets.high_water.service")
@@ -284,19 +284,22 @@ class Peer:
         are_written = all(self._known(table) and not self._is_new(table) for _, table in drawn)
         return not are_written or bool(self._not_shown())
 
-    def begin_to_write(
-        self, issuers: list[Peer], start: Callable[[Callable[[], None]], bool] | None = None
-    ) -> None:
-        """Begin to write the marks of ``issuers``, or add them to the running write.
+    def begin_to_write(self, issuers: list[Peer]) -> None:
+        """Begin to write the marks of ``issuers`` in the background, or add them to the running write.
 
         Args:
             issuers: the peers that issue the tickets.
-            start: starts the write; by default it runs in a thread or a task of its own.
         """
-        if not self.has_news(issuers):
-            return
+        if self.has_news(issuers):
+            self._begin(issuers, self.store.begin)
+
+    def write_here(self, issuers: list[Peer]) -> None:
+        """Write the marks of ``issuers`` in the caller's thread, or add them to the running write."""
+        self._begin(issuers, at_once)
+
+    def _begin(self, issuers: list[Peer], start: Callable[[Callable[[], None]], bool]) -> None:
         work = functools.partial(self._write_news, issuers)
-        if not self._write.begin(work, start or self.store.begin):
+        if not self._write.begin(work, start):
             self.give_up("no thread or task could be started to write a mark")
 
     def write(

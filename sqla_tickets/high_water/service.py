@@ -34,7 +34,7 @@ from .duplicates import DuplicateServers
 from .joined import JoinedServers
 from .peer import Peer
 from .sequence_marks import SequenceMarks
-from .store import HighWaterStore, at_once
+from .store import HighWaterStore
 from .timing import TIMING
 
 log = logging.getLogger(__name__)
@@ -319,9 +319,10 @@ class HighWaterService:
         for peer in self._peers:
             if not peer.store.is_well or not peer.store.can_be_asked_by(server):
                 continue
+            issuers = self._peers_of(peer.server)
             if peer.is_writing or not peer.store.waits_in_thread:
-                peer.begin_to_write(self._peers_of(peer.server))
-            elif peer.has_news(self._peers_of(peer.server)):
+                peer.begin_to_write(issuers)
+            elif peer.has_news(issuers):
                 together.append(peer)
         work = partial(self._write_one_by_one, together)
         if together and not in_background(work, "sqla_tickets marks", in_a_task=False):
@@ -331,11 +332,12 @@ class HighWaterService:
     def _write_one_by_one(self, peers: list[Peer]) -> None:
         """Write new marks in one thread, as on a busy machine the next peer's cost a fraction of the first one's.
 
-        A draw that waits for a peer behind a slow one begins a write of its own.
+        A peer that no draw uses now comes first. A draw that waits for a peer behind a slow one begins a write of its
+        own.
         """
-        for peer in peers:
+        for peer in sorted(peers, key=lambda peer: not peer.server.connections.has_idle):
             if peer.store.is_well:
-                peer.begin_to_write(self._peers_of(peer.server), start=at_once)
+                peer.write_here(self._peers_of(peer.server))
 
     def flush(self) -> None:
         """Write the remaining marks over idle connections, within `Timing.flush_seconds`.
