@@ -97,16 +97,14 @@ def changes(
         raise TicketArgumentError(
             f'there is no file {file}: run `alembic init -t "$(sqla-tickets template)" migrations` first'
         )
-    if shards and file.suffix == ".toml":
-        raise TicketArgumentError(
-            f"--shard: Alembic does not read the URLs of databases from {file}: use --config alembic.ini"
-        )
+    is_toml = file.suffix == ".toml"
     options = {"ticket_servers": list(servers), "ticket_stride": [str(stride or "")]}
-    options["shards" if len(shards) > 1 else "sqlalchemy.url"] = list(shards)
+    # Alembic reads sqlalchemy.url from no TOML file
+    options["shards" if is_toml or len(shards) > 1 else "sqlalchemy.url"] = list(shards)
     text = read(file)
     for key, values in options.items():
         if any(values):
-            text = with_option(text, key, values, is_toml=file.suffix == ".toml")
+            text = with_option(text, key, values, is_toml=is_toml)
     if not re.search(r"^ticket_servers *=", text, re.MULTILINE):
         raise TicketArgumentError(
             f"{file} names no ticket servers: give one --server URL for each, in the pool's order"

@@ -130,12 +130,11 @@ def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | 
         context, name, {str(row[0]).lower(): (bool(row[1]), bool(row[2])) for row in rows}
     )
     metadata = metadata_in(context, name, rows[0][3])
-    if metadata is not None and not metadata.matches(
-        TableMetadata(layout, context.stride, context.offset)
-    ):
-        raise _numbered_otherwise(context, name, layout, metadata.stride, metadata.numbering)
+    expected = TableMetadata(layout, context.stride, context.offset)
+    if metadata is not None and not metadata.matches(expected):
+        raise _numbered_otherwise(context, name, expected, metadata.stride, metadata.numbering)
     if fence is not None and fence != context.stride:
-        raise _numbered_otherwise(context, name, layout, fence, f"the column {stub}")
+        raise _numbered_otherwise(context, name, expected, fence, f"the column {stub}")
     (type_,) = (str(row[4]) for row in rows if str(row[0]).lower() == "id")
     return ActiveTable(layout, metadata, stub, _largest(type_, metadata))
 
@@ -151,7 +150,7 @@ def _largest(type_: str, metadata: TableMetadata | None) -> int:
 
 
 def _numbered_otherwise(
-    context: StatementContext, name: str, layout: LayoutName, stride: int, found: str
+    context: StatementContext, name: str, expected: TableMetadata, stride: int, found: str
 ) -> TicketTableError:
     kind, advice = (
         "table",
@@ -169,9 +168,8 @@ def _numbered_otherwise(
             f"until sqla-tickets grow --finish. If the pool has grown, this server has come back from an older backup, "
             f"and needs that command again. If it has not, give this process stride={stride}"
         )
-    expected = TableMetadata(layout, context.stride, context.offset).numbering
     error = TicketTableError(
-        f"the ticket table {name!r} on {context.server} is numbered differently: expected {expected},"
+        f"the ticket table {name!r} on {context.server} is numbered differently: expected {expected.numbering},"
         f" found {found}. {advice}"
     )
     error.kind = kind
