@@ -51,10 +51,12 @@ class MissingMark(NamedTuple):
     Attributes:
         returns: how often the peer had come back by then.
         draws: how many draws the table had answered before.
+        generation: the generation of the table's server when they were last asked.
     """
 
     returns: int
     draws: int
+    generation: int
 
 
 class ToldMark(NamedTuple):
@@ -224,7 +226,12 @@ class TicketTable:
         if self.generation != generation:
             self.refuted_marks = {}
         for peer in peers:
-            self.missing_marks.setdefault(peer, MissingMark(peer.returns, self.draws))
+            missing = self.missing_marks.get(peer)
+            self.missing_marks[peer] = MissingMark(
+                peer.returns if missing is None else missing.returns,
+                self.draws if missing is None else missing.draws,
+                generation,
+            )
 
     def end_to_read_marks(self, returns: Mapping[PeerServer, int]) -> None:
         """Leave missing marks to be read when their peers come back; until this call, other draws read them, too.
@@ -237,7 +244,10 @@ class TicketTable:
                 self.missing_marks[peer] = missing._replace(returns=returns[peer])
 
     def record_mark(self, peer: PeerServer, mark: ToldMark) -> bool:
-        """Record a peer's mark; returns whether tickets were drawn before without it."""
+        """Record a peer's mark; returns whether tickets were drawn before without it.
+
+        A late answer to a read of an earlier generation may be lower than what the peer has stored since.
+        """
         self.observe_mark(mark.number)
         with self._lock:
             before = self.told_marks.get(peer)
@@ -245,8 +255,11 @@ class TicketTable:
                 self.told_marks[peer] = mark
         self.has_reported_no_mark = False
         self.refuted_marks.pop(peer, None)
-        missing = self.missing_marks.pop(peer, None)
-        return missing is not None and self.draws > missing.draws
+        missing = self.missing_marks.get(peer)
+        if missing is None or mark.generation < missing.generation:
+            return False
+        self.missing_marks.pop(peer, None)
+        return self.draws > missing.draws
 
     def has_learned(self, missing: Iterable[PeerServer]) -> bool:
         """Whether a peer whose mark was missing has reported it since."""

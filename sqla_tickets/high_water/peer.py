@@ -184,10 +184,11 @@ class Peer:
                 number=number, read_in=read_in, written=number
             )
             return True
-        drawn, shown = table.high_water, issuer.store.last_ticket(table.name)
+        shown = issuer.store.last_ticket(table.name)
         if shown is None:
             self.read_again(table)
             return False
+        drawn = table.high_water  # read last: a refused ticket may have raised it meanwhile
         earlier = drawn if drawn > shown else -1
         self._marks[_key(table)] = KnownMark(token, number, read_in, earlier, number)
         self._write.is_requested = True  # the server ignored marks with the earlier token

@@ -348,7 +348,8 @@ class HighWaterService:
             return
         peers = [peer for peer in self._peers if not peer.server.engine.dialect.is_async]
         for peer in peers:
-            if peer.store.is_well and peer.server.connections.has_idle:
+            # the running round may write older marks
+            if peer.store.is_well and (peer.is_writing or peer.server.connections.has_idle):
                 peer.begin_to_write(self._peers_of(peer.server))
         _wait_until(lambda: not any(peer.is_writing for peer in peers), TIMING.flush_seconds)
 

@@ -126,7 +126,7 @@ class HighWaterStore:
             (reason is None or reason.kind == ErrorKind.READ_ONLY.name.lower())
             and (is_required or now >= self._keeps_none_until)
             and not any(
-                not asks.is_over and now - since >= patience
+                not (asks.is_over or asks.is_suspended) and now - since >= patience
                 for asks, since in list(self._asking.items())
             )
             # a database in memory ends with this process

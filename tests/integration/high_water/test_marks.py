@@ -8,12 +8,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from sqla_tickets import (
@@ -24,11 +24,12 @@ from sqla_tickets import (
     TicketSequence,
     TicketTableError,
 )
-from sqla_tickets.concurrency import pause
+from sqla_tickets.concurrency import SharedCall, pause
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.dialects import ErrorKind, LayoutName
 from sqla_tickets.draw import server as server_module
-from sqla_tickets.draw.table_state import TicketTable
+from sqla_tickets.draw.table_state import TicketTable, ToldMark
+from sqla_tickets.high_water import service
 from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.high_water.timing import TIMING as MARKS_TIMING
 from sqla_tickets.maintenance import operations
@@ -44,6 +45,7 @@ from tests.support.draws import (
     residues,
     run,
 )
+from tests.support.draws import until as wait_until
 from tests.support.drivers import Route, routes
 from tests.support.high_water_marks import marks_on
 from tests.support.servers import ServerFixtures
@@ -498,6 +500,85 @@ def test_earlier_generation_known_raises_no_fence_in_the_present(
     old.dispose()
     assert max(draw_some(ticket_urls)) < 100
     assert max(marks_on(ticket_urls[1]).values()) < 100
+
+
+def test_fence_raised_while_a_new_generation_is_found(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, other = open_pool(ticket_urls), open_pool(ticket_urls)
+    old.create_table("photos", layout="counter")
+    for _ in range(2):
+        old.next_ids("photos", 100)
+    old._marks.flush()
+    other.drop_table("photos")
+    other.create_table("photos", layout="counter")
+    table, store = old.servers[0].table("photos"), old._marks._peer(old.servers[0]).store
+    original = store.last_ticket
+
+    def refuse_meanwhile(name: str) -> int | None:
+        found = original(name)
+        table.observe_mark(table.high_water + 1000)  # as a draw does whose ticket is refused
+        return found
+
+    monkeypatch.setattr(store, "last_ticket", refuse_meanwhile)
+    peer = old._marks._peer(old.servers[1])
+    peer.read([(old._marks._peer(old.servers[0]), table)])
+    peer.write_here(old._marks._peers_of(old.servers[1]))
+    assert max(marks_on(ticket_urls[1]).values()) < 100
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_a_late_answer_about_an_earlier_generation_leaves_the_mark_missing(
+    pool: TicketPool,
+) -> None:
+    first, peer = pool.servers
+    first.draw("photos", 1)
+    table = first.table("photos")
+    table.begin_to_read_marks([peer], first.generation + 1)
+    first.draw("photos", 1)
+    assert not table.record_mark(peer, ToldMark(1, first.generation, None))
+    assert peer in table.missing_marks
+    assert table.record_mark(peer, ToldMark(1, first.generation + 1, None))
+    assert peer not in table.missing_marks
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_a_peer_is_not_taken_for_unresponsive_while_an_event_loop_stands_still(
+    pool: TicketPool,
+) -> None:
+    store = pool._marks._peer(pool.servers[0]).store
+    loop = asyncio.new_event_loop()
+    with closing(loop):
+        of_loop = loop.run_until_complete(greenlet_spawn(SharedCall))
+        for call, may_be_asked in ((of_loop, True), (SharedCall(), False)):
+            with call.under_way:
+                store._asking = {call: time.monotonic() - 60}
+                assert store.may_be_asked() is may_be_asked
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_closing_a_pool_writes_what_was_drawn_during_the_last_write(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_timing(monkeypatch, service, flush_seconds=PATIENCE)
+    pool = open_pool(ticket_urls)
+    pool.create_table("photos", layout="counter")
+    last = pool.servers[0].draw("photos", 5)[0][-1]
+    wait_for_mark(ticket_urls[1], 1, last)
+    peer = pool._marks._peer(pool.servers[1])
+    wait_until(lambda: not peer.is_writing)
+    pool.servers[1].connections.close_idle()  # so that the write has the only one
+    with create_engine(ticket_urls[1]).connect() as connection:
+        connection.execute(text(f"SELECT * FROM {MARKS} FOR UPDATE")).all()
+        pool.servers[0].draw("photos", 1)
+        pool._marks.begin_to_write(pool.servers[0])
+        wait_until(lambda: bool(peer.store._asking))
+        last = pool.servers[0].draw("photos", 5)[0][-1]
+        release = threading.Timer(0.2, connection.rollback)
+        release.start()
+        pool.dispose()
+        release.join()
+    assert marks_on(ticket_urls[1])["photos", 1] == last
 
 
 def test_a_process_that_has_been_idle_asks_the_peers_again(
