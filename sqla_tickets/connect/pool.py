@@ -95,9 +95,9 @@ class Connections:
         return any(has_others)
 
     @property
-    def were_closed(self) -> bool:
-        """Whether all connections were closed since this background call began."""
-        return begun() < self._closed_at
+    def closed_at(self) -> int:
+        """The logical timestamp when all connections were last closed; 0 if they never were."""
+        return self._closed_at
 
     def were_closed_since(self, connection: Connection) -> bool:
         """Whether all connections were closed since this one was opened."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..concurrency import WeakRegistry, threading, time
+from ..concurrency import WeakRegistry, begun, threading, time
 from ..connect.connection import Connection
 from ..draw.access import ServerAccess
 from ..draw.buffer import drop_everything
@@ -40,14 +40,10 @@ class KnownMark(NamedTuple):
 
 
 class BackgroundWrite:
-    """The only background write to a peer. It runs one more round if a write was requested while it ran.
-
-    Attributes:
-        is_requested: whether another round follows.
-    """
+    """The only background write to a peer. It runs one more round if a write was requested while it ran."""
 
     def __init__(self) -> None:
-        self.is_requested = False
+        self._requested_at = 0
         self._running = WeakRegistry[Callable[[], None]]()
         self._dead_at = 0.0
         self._lock = threading.Lock()
@@ -60,7 +56,7 @@ class BackgroundWrite:
     def begin(self, work: Callable[[], None], start: Callable[[Callable[[], None]], bool]) -> bool:
         """Request a round, and start ``work`` unless it runs; False when it could not be started."""
         with self._lock:
-            self.is_requested = True  # the running round may write older marks
+            self.request()  # the running round may write older marks
             if self.is_running:
                 return True
             self._running.add(work)
@@ -70,10 +66,18 @@ class BackgroundWrite:
             self.end()
         return is_started
 
-    def takes_request(self, *, is_wanted: bool = True) -> bool:
-        """Whether another round follows, if it is wanted; else the write ends, and another one may begin at once."""
+    def request(self) -> None:
+        """Request another round."""
+        self._requested_at = max(self._requested_at, begun())
+
+    def takes_request(self, closed_at: int) -> bool:
+        """Whether another round follows; else the write ends, and another one may begin at once.
+
+        Args:
+            closed_at: the logical timestamp when the connections were closed; earlier requests do not count.
+        """
         with self._lock:
-            goes_on, self.is_requested = self.is_requested and is_wanted, False
+            goes_on, self._requested_at = self._requested_at > closed_at, 0
             self._dead_at = time.monotonic() + TIMING.dead_seconds if goes_on else 0.0
             return goes_on
 
@@ -191,7 +195,7 @@ class Peer:
         drawn = table.high_water  # read last: a refused ticket may have raised it meanwhile
         earlier = drawn if drawn > shown else -1
         self._marks[_key(table)] = KnownMark(token, number, read_in, earlier, number)
-        self._write.is_requested = True  # the server ignored marks with the earlier token
+        self._write.request()  # the server ignored marks with the earlier token
         return True
 
     def has_told(
@@ -324,7 +328,7 @@ class Peer:
     def _write_news(self, issuers: list[Peer]) -> None:
         connections = self.server.connections
         try:
-            while self._write.takes_request(is_wanted=not connections.were_closed):
+            while self._write.takes_request(connections.closed_at):
                 self._write_round(issuers)
         except BaseException:
             self._write.end()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sqla_tickets import TicketPool
-from sqla_tickets.connect.pool import Connections
 from sqla_tickets.high_water.peer import Peer
 
 
@@ -31,18 +31,43 @@ def test_write_that_ends_leaves_the_next_one_running(
     write = peer._write
     takes = write.takes_request
 
-    def take_and_let_another_begin(*, is_wanted: bool = True) -> bool:
-        goes_on = takes(is_wanted=is_wanted)
+    def take_and_let_another_begin(closed_at: int) -> bool:
+        goes_on = takes(closed_at)
         if not goes_on:
             assert not peer.is_writing
             write.begin(nothing, lambda _: True)
         return goes_on
 
     monkeypatch.setattr(write, "takes_request", take_and_let_another_begin)
-    monkeypatch.setattr(Connections, "were_closed", were_closed)
     write.begin(nothing, lambda _: True)
+    if were_closed:
+        peer.server.connections.close_all()
     peer._write_news([])
     assert peer.is_writing
+
+
+@pytest.mark.parametrize("is_closed_after", [False, True])
+def test_request_after_a_close_is_kept_by_a_write_from_before_it(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_closed_after: bool
+) -> None:
+    """A request from before the close is not."""
+    rounds: list[int] = []
+
+    def write_slowly(_: object) -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            steps: list[Callable[[], object]] = [
+                peer.server.connections.close_all,
+                partial(peer._begin, [], lambda _: True),
+            ]
+            for step in reversed(steps) if is_closed_after else steps:
+                step()
+
+    monkeypatch.setattr(peer, "_write_round", write_slowly)
+    peer._write.begin(nothing, lambda _: True)
+    peer._write_news([])
+    assert len(rounds) == (1 if is_closed_after else 2)
+    assert not peer.is_writing
 
 
 def test_write_that_fails_has_ended(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
