@@ -188,7 +188,9 @@ class Peer:
                 number=number, read_in=read_in, written=number
             )
             return True
-        shown = issuer.store.last_ticket(table.name)
+        # an async server is asked by no thread: all that was drawn counts as earlier until the next draw
+        can_be_asked = issuer.store.can_be_asked_by(self.server)
+        shown = issuer.store.last_ticket(table.name) if can_be_asked else 0
         if shown is None:
             self.read_again(table)
             return False

@@ -997,6 +997,35 @@ def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
     assert isinstance(refused, TicketIntegrityError), refused
 
 
+@pytest.mark.ticket_servers("mariadb")
+def test_marks_of_an_async_server_are_written_to_a_synchronous_peer_after_a_drop(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table cannot be asked from the thread that finds the new generation."""
+    other = open_pool(ticket_urls)
+    other.create_table("photos", layout="counter")
+
+    async def draw() -> None:
+        pool = TicketPool([ticket_urls[0], ticket_urls[1].set(drivername="mysql+asyncmy")])
+        server, first = pool.servers[1], marks_on(ticket_urls[0])["photos", 2]
+
+        async def draw_until_marked(above: int) -> None:
+            end = time.monotonic() + FOR_EVER
+            while marks_on(ticket_urls[0]).get(("photos", 2), 0) <= above:
+                assert time.monotonic() < end
+                await greenlet_spawn(server.draw, "photos", 1)
+                await asyncio.sleep(0.01)
+
+        await draw_until_marked(first)
+        other.drop_table("photos")
+        other.create_table("photos", layout="counter", start=10**7)
+        await draw_until_marked(10**7 + 100)
+        await greenlet_spawn(pool.dispose)
+
+    set_timing(monkeypatch, service, interval_seconds=0.0)
+    asyncio.run(draw())
+
+
 @pytest.mark.parametrize("moves", [False, True])
 def test_table_that_was_set_back_is_transferred_above_its_mark(
     ticket_urls: list[URL], open_pool: OpenPool, tmp_path: Path, *, moves: bool
