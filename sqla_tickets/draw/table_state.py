@@ -225,13 +225,11 @@ class TicketTable:
         """Count the peers' marks as missing before they are read in this generation of the table's server."""
         if self.generation != generation:
             self.refuted_marks = {}
-        for peer in peers:
-            missing = self.missing_marks.get(peer)
-            self.missing_marks[peer] = MissingMark(
-                peer.returns if missing is None else missing.returns,
-                self.draws if missing is None else missing.draws,
-                generation,
-            )
+        with self._lock:
+            for peer in peers:
+                missing = self.missing_marks.get(peer) or MissingMark(peer.returns, self.draws, 0)
+                newest = max(missing.generation, generation)
+                self.missing_marks[peer] = missing._replace(generation=newest)
 
     def end_to_read_marks(self, returns: Mapping[PeerServer, int]) -> None:
         """Leave missing marks to be read when their peers come back; until this call, other draws read them, too.
@@ -239,9 +237,10 @@ class TicketTable:
         Args:
             returns: how often each peer had come back when the reading began.
         """
-        for peer, missing in list(self.missing_marks.items()):
-            if missing.returns != returns[peer]:
-                self.missing_marks[peer] = missing._replace(returns=returns[peer])
+        with self._lock:
+            for peer, missing in list(self.missing_marks.items()):
+                if missing.returns != returns[peer]:
+                    self.missing_marks[peer] = missing._replace(returns=returns[peer])
 
     def record_mark(self, peer: PeerServer, mark: ToldMark) -> bool:
         """Record a peer's mark; returns whether tickets were drawn before without it.
@@ -253,13 +252,13 @@ class TicketTable:
             before = self.told_marks.get(peer)
             if before is None or before.generation <= mark.generation:
                 self.told_marks[peer] = mark
-        self.has_reported_no_mark = False
-        self.refuted_marks.pop(peer, None)
-        missing = self.missing_marks.get(peer)
-        if missing is None or mark.generation < missing.generation:
-            return False
-        self.missing_marks.pop(peer, None)
-        return self.draws > missing.draws
+            self.has_reported_no_mark = False
+            self.refuted_marks.pop(peer, None)
+            missing = self.missing_marks.get(peer)
+            if missing is None or mark.generation < missing.generation:
+                return False
+            del self.missing_marks[peer]
+            return self.draws > missing.draws
 
     def has_learned(self, missing: Iterable[PeerServer]) -> bool:
         """Whether a peer whose mark was missing has reported it since."""
@@ -267,11 +266,12 @@ class TicketTable:
 
     def was_drawn_without_mark(self, peer: PeerServer) -> bool:
         """Whether tickets were drawn before the peer's mark was read; True once for each of them."""
-        missing = self.missing_marks.get(peer)
-        if missing is None or self.draws <= missing.draws:
-            return False
-        self.missing_marks[peer] = missing._replace(draws=self.draws)
-        return True
+        with self._lock:
+            missing = self.missing_marks.get(peer)
+            if missing is None or self.draws <= missing.draws:
+                return False
+            self.missing_marks[peer] = missing._replace(draws=self.draws)
+            return True
 
     def accept(self, blocks: list[range], before: int) -> None:
         """Accept all of a draw's tickets or none; later draws must be above accepted ones.
