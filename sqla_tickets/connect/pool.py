@@ -55,6 +55,7 @@ class Connections:
         of_threads: the idle ones of all threads.
         alone: a lock to hold, in a ``with``, while the single shared connection is used; None if each user has its
             own.
+        closed_at: the logical timestamp when all were last closed; 0 if they never were.
     """
 
     def __init__(self, engine: Engine, server: str, timeouts: Timeouts) -> None:
@@ -65,7 +66,7 @@ class Connections:
         self._source = engine.pool if self._shared else engine.pool.recreate()
         self._forked = False
         self._last_identity: Identity | None = None
-        self._closed_at = 0
+        self.closed_at = 0
         self._has_first = False
         self._is_owner_process: OwnerMark = b"\0"
         self.abandon()
@@ -94,14 +95,9 @@ class Connections:
         has_others = [idle.can_do_without() for idle in of_all if idle is not None]
         return any(has_others)
 
-    @property
-    def closed_at(self) -> int:
-        """The logical timestamp when all connections were last closed; 0 if they never were."""
-        return self._closed_at
-
     def were_closed_since(self, connection: Connection) -> bool:
         """Whether all connections were closed since this one was opened."""
-        return connection.begun <= self._closed_at
+        return connection.begun <= self.closed_at
 
     @property
     def dialect(self) -> Dialect:
@@ -277,7 +273,7 @@ class Connections:
         began: after `dispose`, nothing stays open for a running call.
         """
         idle = self._idle() if self._is_async else self.of_threads
-        is_of_now = connection.begun > self._closed_at and connection.is_owner_process[0]
+        is_of_now = connection.begun > self.closed_at and connection.is_owner_process[0]
         if is_of_now and len(idle) < CONNECT_TIMING.max_connections:
             connection.reused, connection.is_unused, connection.lent_at = True, False, 0.0
             idle.append(connection)
@@ -360,7 +356,7 @@ class Connections:
 
     def close_all(self) -> None:
         """Close the idle connections of all threads and event loops."""
-        self._closed_at = next(timestamps)
+        self.closed_at = next(timestamps)
         self._close_each(self.of_threads, patience=0.5)
         here = running_loop()
         for loop in self._known_loops():
