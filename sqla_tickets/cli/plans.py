@@ -257,14 +257,20 @@ def _redirect(
     pool: TicketPool, name: str, servers: Sequence[TicketServer], to: Destination
 ) -> Plan:
     """Redirect clients from servers that lack the tombstone of a sequence that has moved."""
-    where = f"{to.sequence!r} of the pool {to.pool!r}"
-    lines = [f"leave a tombstone on {server}: {name!r} has moved to {where}" for server in servers]
+    lines = [_redirecting(name, str(server), to) for server in servers]
 
     def run() -> list[str]:
         operations.redirect(pool, name, to)
-        return [f"{name!r} leads to {where} on every server of the pool {pool.name!r}"]
+        return [
+            f"{name!r} leads to {to.sequence!r} of the pool {to.pool!r} on every server of the pool {pool.name!r}"
+        ]
 
     return Plan({name: lines}, run)
+
+
+def _redirecting(name: str, servers: str, to: Destination) -> str:
+    """The step that redirects clients from servers."""
+    return f"leave a tombstone on {servers}: {name!r} has moved to {to.sequence!r} of the pool {to.pool!r}"
 
 
 def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
@@ -663,10 +669,7 @@ def grow(
     if has_nodes:
         common.append("divide the node numbers between all servers")
     gone = _gone(pool)
-    for name, to in gone.items():
-        common.append(
-            f"leave a tombstone on the new servers: {name!r} has moved to {to.sequence!r} of the pool {to.pool!r}"
-        )
+    common += [_redirecting(name, "the new servers", to) for name, to in gone.items()]
 
     def run() -> list[str]:
         proofs: list[str] = []
