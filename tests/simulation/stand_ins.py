@@ -304,7 +304,11 @@ class _Registry:
 
 
 #: Modules of the command line by which an operator works.
-_PLANS: Final = ("sqla_tickets.cli.plans", "sqla_tickets.cli.inspection", "sqla_tickets.cli.shards")
+_OPERATORS: Final = (
+    "sqla_tickets.cli.plans",
+    "sqla_tickets.cli.inspection",
+    "sqla_tickets.cli.shards",
+)
 #: What a process keeps in modules: one for each simulated process.
 _MODULE_STATE: Final = ((buffer, "_buffers"), (pools, "_pools"))
 
@@ -354,7 +358,7 @@ def _modules() -> list[Any]:
     """Every module of the package that a process of an application has; all are imported."""
     found = []
     for info in pkgutil.walk_packages(sqla_tickets.__path__, "sqla_tickets."):
-        if info.name in _PLANS or not info.name.startswith(
+        if info.name.startswith(_OPERATORS) or not info.name.startswith(
             ("sqla_tickets.cli", "sqla_tickets.contrib", "sqla_tickets.testing")
         ):
             importlib.import_module(info.name)

@@ -1,0 +1,48 @@
+"""The plan that moves a sequence to another pool."""
+
+from __future__ import annotations
+
+from ... import TicketPool, TicketTableError
+from ...maintenance import operations
+from ...tables.metadata import Tombstone
+from .plan import Plan
+from .proofs import inspect_table, next_ticket
+
+
+def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
+    """Move a sequence to the servers of another pool.
+
+    Raises:
+        TicketError: it cannot move.
+    """
+    is_to_be_done = operations.check_move(source, name, target)
+    here = ", ".join(map(str, source.servers))
+    there = ", ".join(map(str, target.servers))
+    lines = [
+        f"create {name!r} on {there}, closed until the last step",
+        f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
+        f"open {name!r} on {there}, above the highest ticket of all servers",
+    ]
+    if not is_to_be_done:
+        lines = [f"{name!r} is already in the pool {target.name!r}: no table is closed or opened"]
+
+    def run() -> list[str]:
+        operations.move(source, name, target)
+        tombstones = [inspect_table(server, name) for server in source.servers]
+        high = max((t.high_water for t in tombstones if isinstance(t, Tombstone)), default=0)
+        closed = f"no ticket of {name!r} on {here} is above {high}, and none follows"
+        if operations.moved_to(inspect_table(server, name) for server in target.servers):
+            return [f"{closed}; it has gone on from the pool {target.name!r}"]
+        begin = min(next_ticket(target, server, name) for server in target.servers)
+        if begin <= high:
+            raise TicketTableError(
+                f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}."
+                f" Raise it above {high} before any client draws"
+            )
+        return [f"{closed}; new tickets start at {begin}"]
+
+    following = (
+        f"name the pool {target.name!r} in the models, and deploy that everywhere",
+        f"keep {here} until no client is redirected from there",
+    )
+    return Plan({name: lines}, run, following)
