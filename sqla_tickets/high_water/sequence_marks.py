@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..concurrency import random
 from ..dialects import ErrorKind
 from ..draw.access import ServerAccess
-from ..errors import TicketTableError
+from ..errors import TicketServerError, TicketTableError
 from ..tables.new_table import seed
 from .credible import Shown, is_credible, is_far, refutation
 from .peer import Peer
@@ -40,8 +40,8 @@ class SequenceMarks:
             opens_above: the number above which a table is to be opened, at least; None when none is opened.
 
         Raises:
-            TicketTableError: a mark above it is not credible, or a server does not show its marks, so that it is unknown
-                where to open the table.
+            TicketServerError: a server does not show its marks, so that it is unknown where to open the table.
+            TicketTableError: a mark above it is not credible.
         """
         token = random.getrandbits(62) + 1  # distinguishes the generations of a name
         rows = [Mark(self._name, self._stride, peer.offset, token, 0) for peer in self._peers]
@@ -128,7 +128,7 @@ class SequenceMarks:
             stride: the stride that it had.
 
         Raises:
-            TicketTableError: a peer does not answer.
+            TicketServerError: a peer does not answer.
         """
         known = [
             self._kept_with(peer, known_by).get(as_offset, 0)
@@ -147,10 +147,10 @@ class SequenceMarks:
             raise self._not_shown(peer)
         return kept
 
-    def _not_shown(self, peer: Peer) -> TicketTableError:
-        return TicketTableError(
-            f"{peer} does not show how far the other servers have issued {self._name!r}: check that it is running, and"
-            " run this again"
+    def _not_shown(self, peer: Peer) -> TicketServerError:
+        return TicketServerError(
+            f"{peer} did not show its high-water marks of {self._name!r}, so it is unknown where to open the table: check"
+            " that the server is running, and run this again"
         )
 
     def end_smaller_strides(self) -> None:

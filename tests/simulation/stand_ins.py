@@ -8,6 +8,7 @@ import linecache
 import math
 import pkgutil
 import sys
+import threading as real_threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -316,6 +317,7 @@ _MODULE_STATE: Final = ((buffer, "_buffers"), (pools, "_pools"))
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Run the package in a world, which takes the place of the real one."""
+    _end_real_monitors()
     was_enabled = gc.isenabled()
     gc.collect()  # what is left of an earlier world
     gc.disable()  # it would end what is left of a pool at any moment
@@ -352,6 +354,15 @@ def installed(world: World) -> Iterator[None]:
             gc.enable()
         for where, name, value in before:
             setattr(where, name, value)
+
+
+def _end_real_monitors() -> None:
+    """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
+    for pool in list(pools._pools):
+        pool._monitor.close()
+    for thread in real_threading.enumerate():
+        if thread.name == "sqla_tickets hedging monitor":
+            thread.join(timeout=10)
 
 
 def _modules() -> list[Any]:
