@@ -41,6 +41,7 @@ from sqla_tickets.connect.engines import address_of, engine_for
 from sqla_tickets.connect.timeouts import Timeouts
 from sqla_tickets.dialects import LayoutName, dialect_of
 from sqla_tickets.maintenance import operations as maintenance
+from sqla_tickets.maintenance.handle import MARGIN_NUMBERS
 from sqla_tickets.tables.inspection import ActiveTable
 from sqla_tickets.tables.new_table import NewTable
 
@@ -142,7 +143,7 @@ def create_ticket_table(operations: Operations, op: CreateTicketTableOp) -> None
             each = op.start_above if isinstance(op.start_above, list) else [op.start_above]
             # one creation above all columns: between several, clients would draw ids in use
             largest, key = max((_largest_id(operations, one), ".".join(one[:2])) for one in each)
-            above = largest + maintenance.MARGIN_NUMBERS
+            above = largest + MARGIN_NUMBERS
             log.info(
                 "every ticket of %r is above %d: the largest %s is %d", op.name, above, key, largest
             )

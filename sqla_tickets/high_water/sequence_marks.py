@@ -149,8 +149,8 @@ class SequenceMarks:
 
     def _not_shown(self, peer: Peer) -> TicketServerError:
         return TicketServerError(
-            f"{peer} did not show its high-water marks of {self._name!r}, so it is unknown where to open the table: check"
-            " that the server is running, and run this again"
+            f"{peer} did not show its high-water marks of {self._name!r}, above which the table must open: check that it"
+            " is running, and run this again"
         )
 
     def end_smaller_strides(self) -> None:

@@ -5,19 +5,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ..dialects import STUB, LayoutName
 from ..draw.server import TicketServer
-from ..errors import TicketTableMissing
+from ..errors import TicketTableError, TicketTableMissing
 from ..high_water.service import HighWaterService
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable
 from ..tables.metadata import Path, Tombstone, TombstoneKind
-from ..tables.new_table import NewTable
+from ..tables.new_table import NewTable, largest_ticket
 from . import tombstones
 from .tombstones import Destination, FoundTable
 
+#: How many numbers stay unused above a high water that may have been read too early.
+MARGIN_NUMBERS: Final = 10_000
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -107,6 +109,25 @@ class TableHandle(NamedTuple):
             "to see why"
         )
 
+    def closed_error(self, tombstone: Tombstone) -> TicketTableError:
+        """The error of an operation that finds a tombstone in the place of the table."""
+        where = f"{tombstone.sequence!r} of the pool {tombstone.pool!r}"
+        what, advice = {
+            "moved": (
+                f"has gone to {where}",
+                "start from there or, if that migration was interrupted, ",
+            ),
+            "opening": (f"is the target of a move of {where} that has not ended", ""),
+            "converting": ("is being converted to another layout", ""),
+            "dropped": ("was dropped", "create it again or, if that migration was interrupted, "),
+            "retired": ("is retired", "remove that server from the configuration, and "),
+        }[tombstone.kind]
+        return TicketTableError(f"the ticket table {self} {what}: {advice}run that migration again")
+
+    def layout_for(self, layout: LayoutName | None) -> LayoutName | None:
+        """The layout, if a table on this server can have it."""
+        return layout if layout in self.server.context.dialect.layouts else None
+
     # -- changes
 
     def place_tombstone(self, to: Destination, seen: FoundTable, high_water: int = 0) -> Tombstone:
@@ -167,3 +188,8 @@ def handles(
     """The sequence's table on each server of the pool, or on some of them."""
     chosen = pool.servers if servers is None else servers
     return [TableHandle(server, pool.name, sequence) for server in chosen]
+
+
+def bits_for(tombstone: Tombstone, high_water: int) -> int:
+    """The bits of the new table: 32 if the old one had 32 and has room left; else 64."""
+    return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64

@@ -4,35 +4,27 @@
 
 Each function inspects every server before it changes one, and skips finished steps. So after a lost connection or a
 killed process, calling it again finishes the work.
-
-A move or a rename has four steps: tombstones on the target ("not open yet"), tombstones on the source, the largest
-high water of all, ticket tables above it on the target. Buffered blocks of clients stay valid: they were issued, and
-are below that.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from ..arguments import name_of_sequence, whole_number
 from ..connect.engines import address_of
 from ..dialects import LayoutName
 from ..draw.server import TicketServer
 from ..errors import TicketArgumentError, TicketError, TicketTableError, TicketTableMissing
-from ..high_water.sequence_marks import SequenceMarks
 from ..tables.inspection import ActiveTable, check_locks
 from ..tables.metadata import TableMetadata, Tombstone, has_metadata, leads_elsewhere
 from ..tables.new_table import NewTable, largest_ticket, seed
-from . import redirect_paths, tombstones
-from .handle import Servers, TableHandle, handles
+from . import tombstones
+from .handle import Servers, TableHandle, bits_for, handles
 from .tombstones import Destination, FoundTable
+from .transfer import Transfer
 
 log = logging.getLogger(__name__)
-
-#: How many numbers stay unused above a high water that may have been read too early.
-MARGIN_NUMBERS: Final = 10_000
 
 
 def table_states(pool: Servers, name: str) -> dict[TicketServer, FoundTable | TicketError]:
@@ -149,7 +141,7 @@ def create(
 
     for handle, state in states.items():
         if isinstance(state, Tombstone) and state.kind == "converting":
-            raise _in_the_way(handle, state)
+            raise handle.closed_error(state)
         if isinstance(state, ActiveTable):
             handle.server.create(made(handle, first))
             _check_start(handle, state, start)
@@ -191,7 +183,7 @@ def _layout_of_others(
 ) -> LayoutName | None:
     """The layout that the sequence has on other servers, if a table on this one can have it."""
     for state in states.values():
-        if isinstance(state, ActiveTable) and layout_for(handle, state.layout):
+        if isinstance(state, ActiveTable) and handle.layout_for(state.layout):
             return state.layout
     return None
 
@@ -317,24 +309,9 @@ def _elsewhere(states: Mapping[TableHandle, FoundTable]) -> Tombstone | None:
     for handle, state in states.items():
         if isinstance(state, Tombstone) and state.kind in ("moved", "opening"):
             if any(isinstance(each, ActiveTable) for each in states.values()):
-                raise _in_the_way(handle, state)
+                raise handle.closed_error(state)
             return state
     return None
-
-
-def _in_the_way(handle: TableHandle, tombstone: Tombstone) -> TicketTableError:
-    where = f"{tombstone.sequence!r} of the pool {tombstone.pool!r}"
-    what, advice = {
-        "moved": (
-            f"has gone to {where}",
-            "start from there or, if that migration was interrupted, ",
-        ),
-        "opening": (f"is the target of a move of {where} that has not ended", ""),
-        "converting": ("is being converted to another layout", ""),
-        "dropped": ("was dropped", "create it again or, if that migration was interrupted, "),
-        "retired": ("is retired", "remove that server from the configuration, and "),
-    }[tombstone.kind]
-    return TicketTableError(f"the ticket table {handle} {what}: {advice}run that migration again")
 
 
 def raise_above(pool: Servers, name: str, above: int) -> None:
@@ -436,7 +413,7 @@ def convert(pool: Servers, name: str, layout: LayoutName) -> None:
         if state is None:
             raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
         if isinstance(state, Tombstone) and state.kind != "converting":
-            raise _in_the_way(handle, state)
+            raise handle.closed_error(state)
     for handle in tables:
         handle.run(check_locks, layout)
     for handle, state in states.items():
@@ -460,7 +437,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
         raise TicketArgumentError(
             f"cannot rename {old!r}: the new name equals the old one. Choose another name"
         )
-    transfer = _Transfer(handles(pool, old), handles(pool, new))
+    transfer = Transfer(handles(pool, old), handles(pool, new))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
         refuse_during_resize(pool, old)
@@ -492,7 +469,7 @@ def check_move(source: Servers, name: str, target: Servers) -> bool:
     return _checked_move(source, name, target)[1]
 
 
-def _checked_move(source: Servers, name: str, target: Servers) -> tuple[_Transfer, bool]:
+def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer, bool]:
     """A move that was checked, and whether something is left to do."""
     if source.stride != target.stride:
         raise TicketArgumentError(
@@ -507,7 +484,7 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[_Transfe
             f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: the pools share servers. Name "
             "two pools without a common server"
         )
-    transfer = _Transfer(handles(source, name), handles(target, name))
+    transfer = Transfer(handles(source, name), handles(target, name))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
         refuse_during_resize(source, name)
@@ -530,184 +507,3 @@ def refuse_during_resize(pool: Servers, name: str) -> None:
                 f"{joined}. First run sqla-tickets grow --finish with the new configuration, which has all "
                 "servers"
             )
-
-
-class _Transfer:
-    """A move or a rename of a sequence, from one pool and name to another.
-
-    A target is opened only after all sources are closed. So it is inspected first: a target that is open while all
-    sources are open existed before this move. If only some are open, they were restored from a backup since. If sources
-    and targets lead to each other, this transfer or the one back was interrupted, and is finished now.
-
-    Attributes:
-        here: what the sources have.
-        there: what the targets have.
-        is_repeated: whether a source is closed already.
-        has_gone_on: whether the sequence has since left the targets for another place.
-    """
-
-    def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
-        self._sources, self._targets = sources, targets
-        self._placed: dict[TableHandle, Tombstone] = {}
-        self.there = {handle: handle.inspect() for handle in targets}
-        self.here = {handle: handle.inspect() for handle in sources}
-        arrived = [
-            state
-            for state in self.there.values()
-            if isinstance(state, ActiveTable) or _leads_to(state, self.source)
-        ]
-        left = [state for state in self.there.values() if isinstance(state, Tombstone)]
-        self.is_repeated = any(isinstance(state, Tombstone) for state in self.here.values())
-        self.has_gone_on = self.is_repeated and bool(left) and not arrived
-
-    @property
-    def source(self) -> TableHandle:
-        """The first source; all have the same pool and name."""
-        return self._sources[0]
-
-    def is_to_be_done(self) -> bool:
-        """Whether something is left to do; raises if it cannot be done.
-
-        Raises:
-            TicketTableError: the source does not exist, or the target exists already.
-        """
-        source, target = self._sources[0], self._targets[0]
-        for handle, state in self.here.items():
-            if state is None or (isinstance(state, Tombstone) and state.end):
-                raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
-            if isinstance(state, Tombstone) and not _leads_to(state, target):
-                raise _in_the_way(handle, state)
-        closed = [state for state in self.here.values() if isinstance(state, Tombstone)]
-        if len(closed) == len(self.here):
-            is_interrupted = any(_leads_to(state, source) for state in self.there.values())
-            for handle, state in self.there.items():
-                if state is None and not is_interrupted:
-                    raise self._lost(handle, max(state.high_water for state in closed))
-            return is_interrupted
-        for handle, state in self.there.items():
-            if isinstance(state, ActiveTable) and not self.is_repeated:
-                raise TicketTableError(
-                    f"the ticket table {handle} exists already: drop it, or choose another name"
-                )
-            if not isinstance(state, Tombstone) or _leads_to(state, source):
-                continue
-            if state.kind in ("opening", "converting"):
-                raise _in_the_way(handle, state)
-        return True
-
-    def _lost(self, handle: TableHandle, issued: int) -> TicketTableMissing:
-        """The error of a target whose table is gone."""
-        advice = "create it again"
-        if not any(isinstance(state, ActiveTable) for state in self.there.values()):
-            advice += (
-                f" with a start above {issued} and above every id on the shards, as no other server shows how far the "
-                "sequence has come"
-            )
-        return TicketTableMissing(f"there is no ticket table {handle}: {advice}")
-
-    def refuse_to_lock(self) -> None:
-        """Check that every target can have the layout, before the source is closed.
-
-        Raises:
-            TicketTableError: a target is in a cluster, which Flickr's layout does not suit.
-        """
-        layouts: list[LayoutName] = [
-            state.layout for state in self.here.values() if isinstance(state, ActiveTable)
-        ]
-        for target in self._targets if layouts else ():
-            default = target.server.context.dialect.layouts[0]
-            target.run(check_locks, layout_for(target, layouts[0]) or default)
-
-    def finish(
-        self, is_to_be_done: bool, before: SequenceMarks, after: SequenceMarks, margin: int
-    ) -> None:
-        """Do the steps that are left.
-
-        Args:
-            is_to_be_done: the answer of the method of that name.
-            before: the marks of the sources.
-            after: the marks of the targets.
-            margin: how many numbers above a mark may have been issued.
-        """
-        if is_to_be_done:
-            known = after.prepare(opens_above=0)
-            self.claim_targets()
-            self.run(known, margin, before, after)
-        self.raise_marks(before)
-
-    def raise_marks(self, marks: SequenceMarks) -> None:
-        """Raise the marks of the closed sources, so that one that is restored from an older backup is refused."""
-        states = [handle.inspect() for handle in self._sources]
-        closed = [state for state in states if isinstance(state, Tombstone)]
-        if len(closed) == len(states):  # else another migration has opened one
-            above = max(state.high_water for state in closed) + self.source.stride
-            marks.write_raised(above, [handle.server for handle in self._sources])
-
-    def claim_targets(self) -> None:
-        """Leave tombstones on the targets, so that nobody creates a table there before the sources are closed."""
-        opening = Destination("opening", self.source.pool, self.source.sequence)
-        self._placed = {
-            handle: handle.place_tombstone(opening, state)
-            for handle, state in self.there.items()
-            if not isinstance(state, ActiveTable) and not self.has_gone_on
-        }
-
-    def run(self, known: int, margin: int, before: SequenceMarks, after: SequenceMarks) -> None:
-        """Do the remaining steps, after `claim_targets`.
-
-        Args:
-            known: the largest mark of an earlier generation of the target's name.
-            margin: how many numbers above a mark may have been issued.
-            before: the marks of the sources.
-            after: the marks of the targets.
-        """
-        source, target = self._sources[0], self._targets[0]
-        # a source may have been set back, and only its peers know
-        issued = [before.issued_before(handle.server, handle.stride) for handle in self._sources]
-        closed = [
-            handle.close("moved", target.pool, target.sequence, state)
-            for handle, state in self.here.items()
-        ]
-        everywhere = (*closed, *self._placed.values())
-        high = max(tombstone.high_water for tombstone in everywhere)
-        unseen = [
-            mark
-            for mark, tombstone in zip(issued, closed, strict=True)
-            if mark > tombstone.high_water
-        ]
-        unseen += [known] if known > high else []
-        if any(not tombstone.layout for tombstone in closed):  # a source was lost as it moved
-            unseen.append(high)
-        high = max([high, *(mark + margin for mark in unseen)])
-        last = next((tombstone for tombstone in everywhere if tombstone.layout), closed[0])
-        path = redirect_paths.extended(
-            closed[0].path, (source.pool, source.sequence), (target.pool, target.sequence)
-        )
-        stub = tombstones.stub_column(target.stride, *everywhere)
-        for handle, tombstone in self._placed.items():
-            layout, bits = layout_for(handle, last.layout), bits_for(last, high)
-            element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)
-            handle.open(element, tombstone)
-        for handle, state in self.there.items():
-            if isinstance(state, ActiveTable):
-                handle.raise_above(high)
-        # a server may be lost before anybody has drawn from it; before they open, another run would add a margin
-        after.write_raised(high, [handle.server for handle in self._placed])
-
-
-def _leads_to(state: FoundTable, handle: TableHandle) -> bool:
-    return (
-        isinstance(state, Tombstone)
-        and state.kind in ("moved", "opening")
-        and (state.pool, state.sequence) == (handle.pool, handle.sequence)
-    )
-
-
-def bits_for(tombstone: Tombstone, high_water: int) -> int:
-    """The bits of the new table: 32 if the old one had 32 and has room left; else 64."""
-    return 32 if tombstone.bits == 32 and high_water + MARGIN_NUMBERS < largest_ticket(32) else 64
-
-
-def layout_for(handle: TableHandle, layout: LayoutName | None) -> LayoutName | None:
-    """The layout, if a table on this server can have it."""
-    return layout if layout in handle.server.context.dialect.layouts else None

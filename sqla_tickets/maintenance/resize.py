@@ -35,14 +35,8 @@ from ..tables.inspection import ActiveTable, metadata_in
 from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
-from .handle import Servers, TableHandle, handles
-from .operations import (
-    MARGIN_NUMBERS,
-    bits_for,
-    layout_for,
-    metadata_statement,
-    refuse_during_resize,
-)
+from .handle import MARGIN_NUMBERS, Servers, TableHandle, bits_for, handles
+from .operations import metadata_statement, refuse_during_resize
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -122,7 +116,7 @@ def _open(
     """Open a joining server's table like those of the old servers, unless an earlier run has done so."""
     element = handle.element(
         above + 1,
-        layout=layout_for(handle, model.layout),
+        layout=handle.layout_for(model.layout),
         bits=bits,
         stub=stub,
         path=tombstones.path_of(model),

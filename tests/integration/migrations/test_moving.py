@@ -30,6 +30,7 @@ from sqla_tickets.high_water.statements import MARKS
 from sqla_tickets.maintenance import operations
 from sqla_tickets.maintenance.handle import TableHandle
 from sqla_tickets.maintenance.tombstones import Destination
+from sqla_tickets.maintenance.transfer import Transfer
 from sqla_tickets.tables import inspection
 from sqla_tickets.tables.context import StatementContext
 from tests.support.command_line import options, run_cli
@@ -251,7 +252,7 @@ def test_two_moves_to_two_pools_at_once(
     with TicketPool(urls, name="third") as third:
         default.create_table("photos")
         drawn = default.next_ids("photos", 4)
-        late = operations._Transfer(
+        late = Transfer(
             [TableHandle(s, "default", "photos") for s in default.servers],
             [TableHandle(s, "third", "photos") for s in third.servers],
         )
@@ -481,7 +482,7 @@ def interrupted(default: TicketPool, media: TicketPool) -> int:
     """A move that ended before it opened a table; returns the last ticket."""
     default.create_table("photos")
     last = max(default.next_ids("photos", 9))
-    move = operations._Transfer(
+    move = Transfer(
         [TableHandle(s, "default", "photos") for s in default.servers],
         [TableHandle(s, "media", "photos") for s in media.servers],
     )
