@@ -91,6 +91,7 @@ Code = Literal[
     "impossible-horizon",
     "late-horizon",
     "unconfirmed-growth",
+    "server-not-configured",
 ]
 
 
@@ -462,6 +463,24 @@ def forged_rows(server: ServerInspection, pool: PoolInspection) -> Iterator[Find
                 "passwords of all users who can write that table."
             ),
         )
+
+
+@check
+def absent_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[Finding]:
+    if server is not next(each for each in pool.servers if each.error is None):
+        return  # one of them reports it
+    for name, marks in pool.absent.items():
+        for offset, mark in marks.items():
+            yield Finding(
+                code="server-not-configured",
+                severity="repeats",
+                sequence=name,
+                variable=f"marks of {name}",
+                value=f"a server with the offset {offset} has issued tickets up to {mark:,}",
+                why="This configuration does not have that server. A raise, a move or a restore would leave it out.",
+                fix="Add it to the configuration, which names all servers in the order of their offsets. If it is gone for "
+                f"good: sqla-tickets raise {named(name, pool.pool.name)} --above {mark}",
+            )
 
 
 # -- what makes drawing stop

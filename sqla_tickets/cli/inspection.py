@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import TableStatus, TicketError, TicketPool, TicketServer
@@ -110,11 +110,13 @@ class PoolInspection:
         pool: the pool.
         servers: the inspections.
         with_shards: what advice adds to the name of a command that reads the shards.
+        absent: by sequence, the largest marks of servers that issue its tickets and are not in the pool, by offset.
     """
 
     pool: TicketPool
     servers: Sequence[ServerInspection]
     with_shards: str = EVERY_SHARD
+    absent: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, "dict[int, int]"])
 
 
 def inspect_pool(
@@ -162,7 +164,8 @@ def inspect_pool(
         inspection.tables = {
             name: inspection.tables[name] for name in names if name in inspection.tables
         }
-    return PoolInspection(pool, list(found.values()), with_shards)
+    absent = {name: operations.absent_servers(pool, name) for name in names if answered}
+    return PoolInspection(pool, list(found.values()), with_shards, absent)
 
 
 def high_waters(inspection: PoolInspection, sequence: str) -> dict[int, int | None]:

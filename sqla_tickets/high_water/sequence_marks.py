@@ -110,6 +110,15 @@ class SequenceMarks:
         """
         return next(p.store.kept(self._name) for p in self._peers if p.server is server)
 
+    def of_absent(self) -> dict[int, int]:
+        """The largest marks of servers that the pool does not have, by offset, as far as servers answer."""
+        own = {JOINED, *(peer.offset for peer in self._peers)}
+        found: dict[int, int] = {}
+        for mark in (mark for marks in self._kept().values() for mark in marks):
+            if mark.offset not in own:
+                found[mark.offset] = max(mark.number, found.get(mark.offset, 0))
+        return found
+
     def of_other_strides(self) -> int | None:
         """The largest mark of the sequence that was written with another stride.
 

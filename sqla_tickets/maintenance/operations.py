@@ -440,7 +440,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
     transfer = Transfer(handles(pool, old), handles(pool, new))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
-        refuse_during_resize(pool, old)
+        refuse_in_part(pool, old)
     transfer.finish(is_to_be_done, pool._marks.of(old), pool._marks.of(new), pool._marks.margin)
 
 
@@ -487,18 +487,39 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer
     transfer = Transfer(handles(source, name), handles(target, name))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
-        refuse_during_resize(source, name)
+        refuse_in_part(source, name)
         transfer.refuse_to_lock()
     return transfer, is_to_be_done
 
 
-def refuse_during_resize(pool: Servers, name: str) -> None:
-    """Check that no growth is under way: no servers have joined with a larger stride than the pool's.
+def absent_servers(pool: Servers, name: str) -> dict[int, int]:
+    """The servers that issue the sequence's tickets and are not in the pool, as far as its servers answer.
+
+    None of them was retired: `resize.retire` raises the others above what a retired server has issued.
+
+    Returns:
+        The largest mark of each, by offset.
+    """
+    marks = pool._marks.of(name).of_absent()
+    states = table_states(pool, name).values() if marks else []
+    numbers = [state.number or 0 for state in states if isinstance(state, ActiveTable)]
+    following = min(numbers, default=largest_ticket(64)) + pool.stride
+    return {offset: mark for offset, mark in sorted(marks.items()) if mark >= following}
+
+
+def refuse_in_part(pool: Servers, name: str) -> None:
+    """Check that the pool has all servers of the sequence: no others have joined, with its stride or a larger one.
 
     Raises:
-        TicketTableError: a growth is under way.
+        TicketTableError: it has not.
         TicketError: a server failed.
     """
+    for offset, mark in absent_servers(pool, name).items():
+        raise TicketTableError(
+            f"{name!r}: a server with the offset {offset}, which the pool {pool.name!r} does not have, has issued tickets "
+            f"up to {mark}. First add it to the configuration. If it is gone for good, raise the sequence "
+            f"above {mark}"
+        )
     for handle in handles(pool, name):
         joined = handle.run(tombstones.joined_above)
         if joined is not None:

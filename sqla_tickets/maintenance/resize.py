@@ -36,7 +36,7 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import MARGIN_NUMBERS, Servers, TableHandle, bits_for, handles
-from .operations import metadata_statement, refuse_during_resize
+from .operations import metadata_statement, refuse_in_part
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -431,14 +431,14 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
 
     Raises:
         TicketArgumentError: no server would be left.
-        TicketTableError: a growth is under way.
+        TicketTableError: a growth is under way, or the pool lacks a server of the sequence.
         TicketError: a server failed. Call it again when that is repaired.
     """
     if not 1 <= leaving < len(pool.servers):
         raise TicketArgumentError(
             f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: at least one must stay"
         )
-    refuse_during_resize(pool, name)
+    refuse_in_part(pool, name)
     tables = handles(pool, name)
     staying, going = tables[:-leaving], tables[-leaving:]
     for handle in staying:
