@@ -95,7 +95,7 @@ def not_read(sequence: str) -> Report:
         kind="not compared",
         why=f"No shard has a table {sequence!r} with a one-column key, so no ids were read.",
         fix=f"Name the column with --column TABLE.COLUMN={shlex.quote(sequence)}, or the models with --models "
-        "MODULE:NAME.",
+        "MODULE:NAME. If no table has its ids: name the columns that are to be audited.",
     )
     return Report(sequence, sequence, anomalies=[anomaly], is_read=False)
 
@@ -278,12 +278,15 @@ def _as_many(count: int) -> str:
 
 def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomaly]:
     """The servers whose issued tickets are unknown, and why."""
+    is_drawn_from = any(high is not None for high in report.high_waters.values())
     for server in inspection.servers:
         if report.high_waters.get(server.server.offset) is not None:
             continue
         table = server.tables.get(report.sequence)
         state = table.state if table else None
         reason, fix = server.error, "Audit again when it answers."
+        if server.state == "no login":
+            fix = remedy("no login", report.sequence, server.server.offset, inspection.pool.name)
         if reason is None and isinstance(state, TicketError):
             reason, fix = str(state), "Repair that, then audit again."
         elif reason is None:
@@ -295,7 +298,9 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
                     "Create it above all ids on the shards: by a migration with start_above, or"
                     f" sqla-tickets create {sequence} --start NUMBER."
                 )
-            if isinstance(state, Tombstone) and state.kind == "moved":
+            if isinstance(state, Tombstone) and state.kind == "moved" and is_drawn_from:
+                fix = remedy("closed", report.sequence, server.server.offset, inspection.pool.name)
+            elif isinstance(state, Tombstone) and state.kind == "moved":
                 reason = f"the sequence is now {state.sequence!r} of the pool {state.pool!r}"
                 fix = (
                     f"Audit it there: --pool {shlex.quote(state.pool)} --column"

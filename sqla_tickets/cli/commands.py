@@ -77,11 +77,14 @@ class Commands(click.Group):
 
         Raises:
             click.UsageError: invalid usage.
+            Failure: it was interrupted.
         """
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
             raise click.UsageError(without_passwords(error.format_message()), error.ctx) from None
+        except (KeyboardInterrupt, click.Abort):
+            raise Failure("interrupted") from None
 
 
 @click.group(

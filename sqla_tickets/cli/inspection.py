@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .. import TableStatus, TicketError, TicketPool, TicketServer
 from ..dialects import Grant, TicketDialect, class_of
+from ..high_water.sequence_marks import VerifiedMarks
 from ..high_water.statements import rows_of
 from ..maintenance import operations, tombstones
 from ..maintenance.status import State, ask_tables, state_after
@@ -142,14 +143,17 @@ def inspect_pool(
     by_name = {str(server): inspection for server, inspection in found.items()}
     for status in ask_tables(pool, names, ask_peers=True):
         by_name[status.server].statuses[status.sequence] = status
+    absent: dict[str, dict[int, int]] = {}
     for name in names:
         for server, inspection in found.items():
             if inspection.error is None:
                 seen = inspection.tables.get(name, TableInspection(None))
                 state = _state(server, name)
                 inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
-        marks = pool._marks.of(name).refuted() if answered else []
-        refuted = {server: (number, text) for server, number, text in marks}
+        marks = pool._marks.of(name).verified() if answered else VerifiedMarks(0, [], {})
+        refuted = {server: (number, text) for server, number, text in marks.refuted}
+        states = [each.tables[name].state for each in found.values() if name in each.tables]
+        absent[name] = operations.unretired(pool, marks.absent, states)
         joined = pool._marks.of(name).larger_joined() if answered else {}
         for server, inspection in found.items():
             inspection.larger_joined[name] = joined.get(server)
@@ -164,7 +168,6 @@ def inspect_pool(
         inspection.tables = {
             name: inspection.tables[name] for name in names if name in inspection.tables
         }
-    absent = {name: operations.absent_servers(pool, name) for name in names if answered}
     return PoolInspection(pool, list(found.values()), with_shards, absent)
 
 

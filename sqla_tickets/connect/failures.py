@@ -29,7 +29,10 @@ IS_IT_RUNNING = "check that it is running, and reachable from here."
 _OF_THE_SERVER = {
     ErrorKind.DATABASE_MISSING: "load its backup, or create the database.",
     ErrorKind.READ_ONLY: "check whether it was demoted: a ticket server must take writes.",
-    ErrorKind.ACCESS_DENIED: "check the user and the password in its URL. On a new server, create its users.",
+    ErrorKind.ACCESS_DENIED: (
+        "check the user, the password and the database in its URL. On a new server, create its users, and grant them"
+        " what `sqla-tickets grants` prints."
+    ),
     ErrorKind.TOO_MANY_CONNECTIONS: "raise its max_connections, or run fewer processes.",
     ErrorKind.DISK_FULL: "free some.",
     ErrorKind.KILLED: "find what kills statements there, such as a statement time limit.",

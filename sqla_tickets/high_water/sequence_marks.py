@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..concurrency import random
 from ..dialects import ErrorKind
@@ -15,6 +16,20 @@ from .peer import Peer
 from .statements import JOINED, Mark, largest_of_other_strides
 
 log = logging.getLogger("sqla_tickets.high_water.service")
+
+
+class VerifiedMarks(NamedTuple):
+    """The marks of one sequence that servers keep.
+
+    Attributes:
+        largest: the largest credible mark; 0 if there is none.
+        refuted: the marks that cannot be true, each with the server that keeps it, and the message about it.
+        absent: the largest marks of servers that the pool does not have, by offset.
+    """
+
+    largest: int
+    refuted: list[tuple[ServerAccess, int, str]]
+    absent: dict[int, int]
 
 
 class SequenceMarks:
@@ -49,20 +64,16 @@ class SequenceMarks:
         for peer, kept in prepared.items():
             if kept is None and opens_above is not None:
                 raise self._not_shown(peer)
-        known, refuted = self._verified({peer: kept or [] for peer, kept in prepared.items()})
-        for _, number, text in refuted:
+        found = self._verified({peer: kept or [] for peer, kept in prepared.items()})
+        for _, number, text in found.refuted:
             if opens_above is not None and number > opens_above:
                 raise TicketTableError(text)
             log.error("%s", text)
-        return known
+        return found.largest
 
-    def refuted(self) -> list[tuple[ServerAccess, int, str]]:
-        """The marks that cannot be true, with the server that keeps each, and the message about it."""
-        return self._verified(self._kept())[1]
-
-    def largest(self) -> int:
-        """The largest credible mark, as far as servers answer; 0 if there is none. Changes nothing."""
-        return self._verified(self._kept())[0]
+    def verified(self) -> VerifiedMarks:
+        """The marks, as far as servers answer. Changes nothing."""
+        return self._verified(self._kept())
 
     def _kept(self) -> dict[Peer, list[Mark]]:
         return {
@@ -71,14 +82,12 @@ class SequenceMarks:
             if peer.server.breaker.is_closed and (marks := peer.store.kept(self._name))
         }
 
-    def _verified(
-        self, kept: Mapping[Peer, list[Mark]]
-    ) -> tuple[int, list[tuple[ServerAccess, int, str]]]:
-        """The largest credible mark, and the marks that cannot be true, with the servers that keep them."""
+    def _verified(self, kept: Mapping[Peer, list[Mark]]) -> VerifiedMarks:
         marks = {peer: [m for m in rows if m.offset > JOINED] for peer, rows in kept.items()}
         numbers = [mark.number for rows in marks.values() for mark in rows]
+        absent = self._of_absent(mark for rows in marks.values() for mark in rows)
         if not any(is_far(number, self._stride, 0) for number in numbers):
-            return max(numbers, default=0), []
+            return VerifiedMarks(max(numbers, default=0), [], absent)
         shown: Shown = {peer.server: peer.store.shown(self._name) for peer in self._peers}
         known = 0
         refuted: list[tuple[ServerAccess, int, str]] = []
@@ -100,7 +109,15 @@ class SequenceMarks:
                 elif about is not None:
                     text = refutation(peer.server, about, self._name, mark.number)
                     refuted.append((peer.server, mark.number, text))
-        return known, refuted
+        return VerifiedMarks(known, refuted, absent)
+
+    def _of_absent(self, marks: Iterable[Mark]) -> dict[int, int]:
+        """The largest marks of servers that the pool does not have, by offset."""
+        own, found = {peer.offset for peer in self._peers}, dict[int, int]()
+        for mark in marks:
+            if mark.offset not in own:
+                found[mark.offset] = max(mark.number, found.get(mark.offset, 0))
+        return found
 
     def kept_by(self, server: ServerAccess) -> dict[int, int] | None:
         """The marks that a server keeps, by its peers' offsets.
@@ -109,15 +126,6 @@ class SequenceMarks:
             None when the server does not answer; an empty mapping where it keeps no marks.
         """
         return next(p.store.kept(self._name) for p in self._peers if p.server is server)
-
-    def of_absent(self) -> dict[int, int]:
-        """The largest marks of servers that the pool does not have, by offset, as far as servers answer."""
-        own = {JOINED, *(peer.offset for peer in self._peers)}
-        found: dict[int, int] = {}
-        for mark in (mark for marks in self._kept().values() for mark in marks):
-            if mark.offset not in own:
-                found[mark.offset] = max(mark.number, found.get(mark.offset, 0))
-        return found
 
     def of_other_strides(self) -> int | None:
         """The largest mark of the sequence that was written with another stride.

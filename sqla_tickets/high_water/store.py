@@ -309,8 +309,8 @@ class HighWaterStore:
             if not self._keeps_none_until:
                 log.info(
                     "%s keeps no marks of its peers (%s: %s): a new process cannot learn from it that a peer "
-                    "was set back. Grant the ticket user CREATE for pool.create_table(), and SELECT, INSERT, "
-                    "UPDATE and DELETE on the new table.",
+                    "was set back. Let the user of the migrations run `sqla-tickets create` for its sequences, and "
+                    "grant the ticket user SELECT, INSERT, UPDATE and DELETE on the new table.",
                     self.server,
                     MARKS,
                     kind.value,

@@ -9,6 +9,7 @@ killed process, calling it again finishes the work.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 
 from ..arguments import name_of_sequence, whole_number
@@ -220,7 +221,7 @@ def begins_above(pool: Servers, name: str, *, start: int = 1) -> int:
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
     first = _first(states, start, 0)
-    known = pool._marks.of(name).largest() if _is_lost(states) else 0
+    known = pool._marks.of(name).verified().largest if _is_lost(states) else 0
     earlier = _of_other_strides(pool, name, states)
     return max(first - 1, _lost_above(pool, states, first, known, earlier or 0))
 
@@ -476,10 +477,15 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer
             f"{name!r} cannot move from the pool {source.name!r} (stride {source.stride}) to {target.name!r} (stride "
             f"{target.stride}): give both pools the same stride"
         )
+    if source.name == target.name:
+        raise TicketArgumentError(
+            f"{name!r} cannot move from the pool {source.name!r} to itself. If it is in another pool, name that one as the "
+            f"source: sqla-tickets move {shlex.quote(name)} --pool NAME --to {shlex.quote(target.name)}"
+        )
     addresses = [
         {address_of(server.engine) for server in pool.servers} for pool in (source, target)
     ]
-    if source is target or source.name == target.name or addresses[0] & addresses[1]:
+    if addresses[0] & addresses[1]:
         raise TicketArgumentError(
             f"{name!r} cannot move from the pool {source.name!r} to {target.name!r}: the pools share servers. Name "
             "two pools without a common server"
@@ -500,8 +506,20 @@ def absent_servers(pool: Servers, name: str) -> dict[int, int]:
     Returns:
         The largest mark of each, by offset.
     """
-    marks = pool._marks.of(name).of_absent()
-    states = table_states(pool, name).values() if marks else []
+    marks = pool._marks.of(name).verified().absent
+    return unretired(pool, marks, table_states(pool, name).values()) if marks else {}
+
+
+def unretired(
+    pool: Servers, marks: Mapping[int, int], states: Iterable[FoundTable | TicketError]
+) -> dict[int, int]:
+    """The servers, of those that are not in the pool, that were not retired.
+
+    Args:
+        pool: the pool.
+        marks: their largest marks, by offset.
+        states: the sequence's tables on the pool's servers.
+    """
     numbers = [state.number or 0 for state in states if isinstance(state, ActiveTable)]
     following = min(numbers, default=largest_ticket(64)) + pool.stride
     return {offset: mark for offset, mark in sorted(marks.items()) if mark >= following}

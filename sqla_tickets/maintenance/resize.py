@@ -141,7 +141,7 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     joining = {
         handle: handle.inspect() for handle in handles(new, name, new.servers[len(old.servers) :])
     }
-    known = new._marks.of(name).largest()
+    known = new._marks.of(name).verified().largest
     earlier = earlier_gap(old, new, name)
     _, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
     opens_above = new.stride == old.stride or (earlier and earlier.is_void)
@@ -177,7 +177,7 @@ def _opening(
         known: the largest credible mark of the new stride: that of a replaced server may be higher.
         earlier: the gap of an earlier run, if any.
     """
-    issued = old._marks.of(name).largest()  # a server that was set back shows less
+    issued = old._marks.of(name).verified().largest  # a server that was set back shows less
     highest, least = max(held, issued, *(state.number or 0 for state in states.values())), 0
     if earlier is not None:
         least = earlier.above + (new._marks.margin if earlier.is_void else 0)

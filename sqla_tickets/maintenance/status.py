@@ -77,7 +77,8 @@ class TableStatus:
         ends_at: the largest ticket that may be returned: ``largest``, or where servers with a larger stride joined.
         layout: the table's layout; None before it was inspected.
         is_foreign: whether the table has no metadata: another program created it.
-        has_moved: whether a server of the pool shows that the sequence has moved to another pool.
+        has_moved: whether a server of the pool shows that the sequence has moved to another pool. That server's state is
+            ``"closed"`` while another one still issues tickets, else ``"moved"``.
         rate: tickets a second of all clients together; None if it was not measured.
         buffered: how many tickets of the sequence this process has buffered, from any server.
         draws: how many draws of this process the table has answered.
@@ -182,7 +183,7 @@ def ask_tables(
             asked.append((server, table, last))
         # when all have answered, as any of them may show where servers joined
         found += [_status(pool, *answer, read_only.get(answer[0], False)) for answer in asked]
-    return _compared(found)
+    return _closed_in_part(_compared(found))
 
 
 def known_tables(pool: StatusPool) -> list[TableStatus]:
@@ -281,6 +282,18 @@ def _compared(statuses: Sequence[TableStatus]) -> list[TableStatus]:
             lead=None if s.last_ticket is None else s.last_ticket - least[s.sequence],
             has_moved=s.sequence in moved,
         )
+        for s in statuses
+    ]
+
+
+def _closed_in_part(statuses: Sequence[TableStatus]) -> list[TableStatus]:
+    """The statuses, where a server from which a sequence has moved is closed while another one is drawn from.
+
+    Its backup is older than the sequence's way back, or the move is under way.
+    """
+    is_up = {s.sequence for s in statuses if s.state == "up"}
+    return [
+        replace(s, state="closed") if s.state == "moved" and s.sequence in is_up else s
         for s in statuses
     ]
 

@@ -118,7 +118,7 @@ _REMEDIES: Final[dict[State, str]] = {
     "unfit": "Follow the message above. If it names another pool, offset or stride: correct this configuration (URLs,"
     " order of the servers, stride). Never edit the metadata.",
     "moved": "In each process that still draws here, configure the pool and the name that the sequence has now.",
-    "closed": "If that lasts, run the migration again: it finishes the remaining steps.",
+    "closed": "If that lasts, run the migration again, or the last move: it finishes the remaining steps.",
 }
 #: States of a whole server, for which no sequence is named.
 _OF_THE_SERVER: Final = ("down", "no database", "no login", "read-only")
@@ -198,7 +198,7 @@ def _problem(s: TableStatus, with_shards: str) -> Problem:
         fix = more_numbers(s.largest, s.ends_at)
     return Problem(
         s.state.upper(),
-        "bad",
+        "advice" if s.is_well else "bad",
         where=s.server,
         what="" if is_of_server else label_of(s),
         why=why,

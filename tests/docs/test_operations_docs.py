@@ -65,3 +65,18 @@ def test_every_command_that_is_written_can_be_typed(monkeypatch: pytest.MonkeyPa
             with contextlib.suppress(click.MissingParameter):  # it is only spoken of
                 cli.commands[name].make_context(name, arguments)
     assert tried == cli.commands.keys()
+
+
+def test_the_pages_have_the_steps_that_the_procedures_test() -> None:
+    said = re.sub(r"\s+", " ", (ROOT / "docs" / "guide" / "take-over.md").read_text() + PAGE)
+    for step in (
+        "sqla-tickets raise --shard URL --shard URL",
+        "sqla-tickets audit --above 1999999",
+        r"sqla-tickets grow \ --add 'mysql+pymysql://migrations:${MIGRATIONS_PASSWORD}@ticket3/tickets'",
+        "sqla-tickets grow --config old.ini --add URL --add URL",
+        "sqla-tickets grow --config new.ini --finish",
+        "sqla-tickets retire --last 2",
+        "sqla-tickets move photos --to media",
+        "sqla-tickets restore --offset 1 --shard URL --shard URL",
+    ):
+        assert step in said, step

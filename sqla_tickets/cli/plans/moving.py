@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ... import TicketPool, TicketTableError
 from ...maintenance import operations
+from ...maintenance.handle import handles
+from ...tables.inspection import ActiveTable
 from ...tables.metadata import Tombstone
 from .plan import Plan
 from .proofs import inspect_table, next_ticket
@@ -23,6 +25,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
         f"open {name!r} on {there}, above the highest ticket of all servers",
     ]
+    lines += _conversion(source, name, target)
     if not is_to_be_done:
         lines = [f"{name!r} is already in the pool {target.name!r}: no table is closed or opened"]
 
@@ -46,3 +49,12 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"keep {here} until no client is redirected from there",
     )
     return Plan({name: lines}, run, following)
+
+
+def _conversion(source: TicketPool, name: str, target: TicketPool) -> list[str]:
+    """The step of a sequence whose layout the new servers cannot have."""
+    states = operations.table_states(source, name).values()
+    layout = next((state.layout for state in states if isinstance(state, ActiveTable)), None)
+    lacking = [handle for handle in handles(target, name) if handle.layout_for(layout) != layout]
+    new = lacking[0].server.context.dialect.layouts[0] if lacking else ""
+    return [f"convert {name!r} from {layout!r} to {new!r}, also for a later move back"] * bool(new)

@@ -10,6 +10,8 @@ from ... import TicketError
 
 #: How the line of a step begins that cannot be done.
 NOT_POSSIBLE: Final = "NOT POSSIBLE"
+#: How the line begins of what has to be done elsewhere, so that the plan is not complete.
+NOT_FINISHED: Final = "NOT FINISHED"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Plan:
     @property
     def is_complete(self) -> bool:
         """Whether every step can be done, as far as is known."""
-        return not any(line.startswith(NOT_POSSIBLE) for line in self.lines)
+        return not any(line.startswith((NOT_POSSIBLE, NOT_FINISHED)) for line in self.lines)
 
 
 class PartlyDone(TicketError):

@@ -10,7 +10,7 @@ from ...maintenance import operations
 from ...tables.new_table import seed
 from ..inspection import high_waters, inspect_pool
 from ..shards import NOT_KNOWN, ShardIds
-from .plan import PartlyDone, Plan
+from .plan import NOT_FINISHED, PartlyDone, Plan
 from .proofs import (
     inspect_tables,
     number_of,
@@ -35,10 +35,7 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
     lines = [f"{text}: {number}" for number, text in largest]
     lines += on_shards.unknown(name) if on_shards else []
     counting = on_shards.auto_increment_columns(name)
-    lines += [
-        f"NOT FINISHED: {where} still assigns its own numbers, above the tickets"
-        for where in counting
-    ]
+    lines += [f"{NOT_FINISHED}: {where} still assigns its own numbers" for where in counting]
     until_then = ", or higher if ids are inserted until then" if on_shards else ""
     for server, state in inspect_tables(pool, name).items():
         number = number_of(server, name, state)

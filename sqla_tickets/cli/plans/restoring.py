@@ -118,7 +118,7 @@ def _recorded_tickets(
     joined: int,
 ) -> tuple[list[tuple[int, str]], list[TicketServer]]:
     """The known tickets, each with its origin, and the servers that do not answer."""
-    for _, _, text in pool._marks.of(name).refuted():
+    for _, _, text in pool._marks.of(name).verified().refuted:
         raise TicketTableError(text)
     # larger ids are of the servers that joined
     ids = [(n, text) for n, text in on_shards.largest_ids(name) if not joined or n <= joined]

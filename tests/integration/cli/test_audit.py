@@ -142,6 +142,9 @@ def test_what_is_planted_is_found(site: Site) -> None:
 def test_raise_is_not_done_while_a_shard_counts_for_itself(site: Site) -> None:
     run(site.urls[2], *COUNTING[site.kind])
     arguments = ["raise", "photos", *site.arguments[1:]]
+    planned = run_cli(*arguments, "--dry-run")
+    assert planned.code == 1
+    assert "NOT FINISHED" in planned.text
     done = run_cli(*arguments)
     assert done.code == 3
     assert "still assigns its own numbers" in done.text

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import TicketPool
+from sqla_tickets.cli import plans
 from sqla_tickets.maintenance import operations
 from tests.support.command_line import options, run_cli
 from tests.support.draws import run
@@ -62,6 +63,28 @@ def test_what_cannot_be_undone_is_asked_for(
     arguments = [word.format(folder=tmp_path) for word in command]
     with in_a_terminal([*COMMAND, *arguments, *on]) as (_, terminal):
         read_until(terminal, "[y/N]")
+
+
+def test_interrupt_of_the_question_is_an_interrupt(pool: TicketPool, on: list[str]) -> None:
+    arguments = ["raise", "photos", "--above", "5000", *on]
+    with in_a_terminal([*COMMAND, *arguments]) as (process, terminal):
+        read_until(terminal, "[y/N]")
+        os.write(terminal, b"\x03")
+        read_until(terminal, "interrupted")
+        assert process.wait(60) == 3
+    assert pool.next_id("photos") < 5000
+
+
+@pytest.mark.ticket_servers("mariadb")
+def test_plan_of_a_move_says_that_it_converts(pool: TicketPool, tmp_path: Path) -> None:
+    pool.create_table("albums", layout="replace")
+    with TicketPool([f"sqlite:///{tmp_path}/media.db"], stride=2, name="media") as media:
+        lines = plans.move(pool, "albums", media).lines
+        assert (
+            lines[-1] == "convert 'albums' from 'replace' to 'counter', also for a later move back"
+        )
+        pool.create_table("people", layout="counter")
+        assert not [line for line in plans.move(pool, "people", media).lines if "convert" in line]
 
 
 @pytest.mark.parametrize("hidden", ["1", "2"], ids=["stdout", "stderr"])

@@ -82,7 +82,7 @@ def test_a_refused_login_is_said_before_a_missing_table(
         more = ["--finish"] if command == "grow" else []
         refused = run_cli(command, *more, *options(wrong))
         assert refused.code == 3
-        assert "check the user and the password in its URL" in refused.text
+        assert "check the user, the password and the database in its URL" in refused.text
 
 
 def test_raise(pool: TicketPool, on: list[str]) -> None:
@@ -207,7 +207,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
     old.create_table("photos")
     high = max(old.next_ids("photos", 50))
     assert run_cli("move", "photos", "--to", "media", "--dry-run").code == 0
-    for unfit, why in (("wide", "both pools the same stride"), ("default", "share servers")):
+    for unfit, why in (("wide", "both pools the same stride"), ("default", "to itself")):
         refused = run_cli("move", "photos", "--to", unfit, "--dry-run")
         assert refused.code != 0
         assert why in " ".join(refused.text.split())

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -366,21 +365,3 @@ def restore(site: Site, first: MySQLLike, pool: str) -> None:
         of_writer.unquarantine("photos")
     wait_for_all(site, pool)
     site.audit("--pool", pool)
-
-
-def test_the_pages_have_these_steps() -> None:
-    pages = [REPOSITORY / "docs" / "guide" / "take-over.md"]
-    pages += sorted((REPOSITORY / "docs" / "operate").glob("*.md"))
-    pages += [REPOSITORY / "docs" / "reference" / "commands.md"]
-    said = re.sub(r"\s+", " ", "\n".join(page.read_text() for page in pages))
-    for step in (
-        "sqla-tickets raise --shard URL --shard URL",
-        "sqla-tickets audit --above 1999999",
-        r"sqla-tickets grow \ --add 'mysql+pymysql://migrations:${MIGRATIONS_PASSWORD}@ticket3/tickets'",
-        "sqla-tickets grow --add URL --add URL",
-        "sqla-tickets grow --finish",
-        "sqla-tickets retire --last 2",
-        "sqla-tickets move photos --to media",
-        "sqla-tickets restore --offset 1 --shard URL --shard URL",
-    ):
-        assert step in said

@@ -231,6 +231,23 @@ def test_a_pool_that_every_sequence_has_left(
     assert ", ".join(map(str, pool.servers)) in done.text
 
 
+def test_tombstone_of_a_backup_from_before_the_way_back_is_a_problem(
+    pool: TicketPool, on: list[str], tmp_path: Path
+) -> None:
+    moved = tombstones.Destination("moved", "media", "photos")
+    pool.servers[1].do("photos", tombstones.close, "photos", moved)
+    done = run_cli("status", *on, "--over", 0)
+    assert done.code == 1
+    assert "1 of 2 ticket servers is CLOSED. Ids are still issued." in done.text
+    again = "run the migration again, or the last move"
+    assert again in " ".join(done.text.split())
+    shard = URL.create("sqlite", database=f"{tmp_path}/shard.db")
+    run(shard, "CREATE TABLE photos (id BIGINT PRIMARY KEY)")
+    audited = run_cli("audit", *on, "--shard", str(shard), "--column", "photos.id")
+    assert again in " ".join(audited.text.split())
+    assert "--pool media" not in audited.text
+
+
 @pytest.mark.ticket_servers("mariadb")
 def test_a_table_that_another_session_holds(
     pool: TicketPool,

@@ -82,7 +82,7 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     (finding,) = [f for f in examine(known) if f.code == "server-not-configured"]
     assert finding.sequence == "photos"
     assert "offset 3" in finding.value
-    on = [*options(urls[:2]), "--stride", STRIDE]
+    on = [*options(urls[:2]), "--stride", str(STRIDE)]
     planned = run_cli("raise", "photos", "--above", 5, "--dry-run", *on)
     assert "NOT KNOWN: a server with the offset 3 has issued" in planned.text
     _, _, above = finding.fix.rpartition(" ")

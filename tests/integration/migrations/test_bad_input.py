@@ -174,7 +174,7 @@ def test_moves_that_lead_nowhere(
         op.create_ticket_table("taken", pool="media")
         before = states(default), states(media), states(default, "taken"), states(media, "taken")
         fails(lambda: op.move_ticket_table("photos", to="same"), "share servers")
-        fails(lambda: op.move_ticket_table("photos", to="default"), "share servers")
+        fails(lambda: op.move_ticket_table("photos", to="default"), "to itself.*--pool NAME")
         fails(lambda: op.move_ticket_table("photos", to="wide"), "the same stride")
         fails(lambda: op.move_ticket_table("photos", to="nowhere"), "configured: default, media")
         fails(lambda: op.move_ticket_table("taken", to="media"), "already")

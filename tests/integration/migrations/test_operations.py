@@ -275,7 +275,7 @@ def test_table_lost_before_its_first_mark_begins_above_what_it_had_issued(
     for server in default.servers:
         with server.engine.begin() as connection:
             connection.exec_driver_sql(f"DROP TABLE {MARKS}")
-    assert not default._marks.of("photos").largest()
+    assert not default._marks.of("photos").verified().largest
     default.create_table("photos")
     again = lost.draw("photos", 100)
     assert min(again[0]) > max(tickets[-1] for ranges in drawn for tickets in ranges)
