@@ -77,6 +77,6 @@ def test_the_pages_have_the_steps_that_the_procedures_test() -> None:
         "sqla-tickets grow --config new.ini --finish",
         "sqla-tickets retire --last 2",
         "sqla-tickets move photos --to media",
-        "sqla-tickets restore --offset 1 --shard URL --shard URL",
+        "sqla-tickets restore --offset 2 --shard URL --shard URL",
     ):
         assert step in said, step
