@@ -12,6 +12,7 @@ import contextlib
 import sys
 import traceback
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -367,6 +368,15 @@ class Connections:
             else:
                 # a stopped loop reads no goodbye
                 self._close_each(idle, patience=0.5 if loop is here else 0)
+
+    def call_in_a_loop(self, work: Callable[[], None]) -> bool:
+        """Let an event loop that has connections call ``work`` soon; False if none runs."""
+        for loop in self._known_loops():
+            if loop.is_running():
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(work)
+                    return True
+        return False
 
     def _known_loops(self) -> list[asyncio.AbstractEventLoop]:
         return [loop for each in self._loops.keyrefs() if (loop := each()) is not None]

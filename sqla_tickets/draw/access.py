@@ -58,6 +58,10 @@ class Peers(Protocol):
         """Called when tickets were accepted at or after the table's ``write_due``."""
         ...
 
+    def write_last(self) -> bool:
+        """Begin to write the marks of tickets that were drawn since the last round; returns whether there are any."""
+        ...
+
     def on_new_generation(self, server: ServerAccess, /) -> None:
         """Called when the address leads to another server, or the server was restarted."""
         ...
@@ -497,6 +501,9 @@ class ServerAccess:
         self.breaker.admit()
         if was_away:
             self._has_come_back()
+
+    def wake_monitor(self) -> None:
+        """Let the pool's hedging monitor work until draws pause, if there is one."""
 
     def _has_recovered(self, table: TicketTable) -> None:
         """Record a success after a failure."""

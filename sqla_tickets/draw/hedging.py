@@ -191,6 +191,11 @@ class HedgingMonitor:
         if request.is_ready:
             server.settle(request)
 
+    def rest(self) -> bool:
+        """Do what has waited for a pause of the draws; returns whether more may be left."""
+        has_begun_to_write = self._servers[0].write_last_marks()
+        return self.close_unused() or has_begun_to_write
+
     def close_unused(self) -> bool:
         """Close connections that no draw has needed for a while; returns whether more may be closed later."""
         self._closed_at = time.monotonic()
@@ -453,7 +458,7 @@ class _Poller:
         try:
             if is_awake:
                 tick, self._sleep_seconds = monitor.poll(), TIMING.unused_seconds
-            elif not monitor.close_unused():
+            elif not monitor.rest():
                 self._sleep_seconds = None
         except Exception:
             with contextlib.suppress(Exception):  # a logging handler may be what fails

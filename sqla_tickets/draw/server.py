@@ -403,6 +403,11 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
+    def write_last_marks(self) -> bool:
+        """Begin to write the marks of tickets drawn since the last round; returns whether there are any."""
+        peers = self._peers()
+        return peers is not None and peers.write_last()
+
     def hedge(self, request: InFlightRequest) -> None:
         """Draw from another server in the thread of an overdue draw, if that is better."""
         monitor = self._monitor()

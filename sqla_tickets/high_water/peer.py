@@ -291,6 +291,11 @@ class Peer:
         are_written = all(self._known(table) and not self._is_new(table) for _, table in drawn)
         return not are_written or bool(self._not_shown())
 
+    def has_unwritten(self, issuers: list[Peer]) -> bool:
+        """Whether it can be written how far this process has drawn since the last round."""
+        is_ready = self.store.is_well and not self.is_left_behind
+        return is_ready and any(self._is_new(table) for _, table in _drawn(issuers))
+
     def begin_to_write(self, issuers: list[Peer]) -> None:
         """Begin to write the marks of ``issuers`` in the background, or add them to the running write.
 

@@ -324,9 +324,40 @@ class HighWaterService:
                 peer.begin_to_write(issuers)
             elif peer.has_news(issuers):
                 together.append(peer)
-        work = partial(self._write_one_by_one, together)
-        if together and not in_background(work, "sqla_tickets marks", in_a_task=False):
-            for peer in together:
+        self._write_in_a_thread(together)
+        if not server.context.dialect.is_embedded:
+            server.wake_monitor()  # which calls `write_last` when draws pause
+
+    def write_last(self) -> bool:
+        """Begin to write the marks of tickets that were drawn since the last round, as no draw may follow.
+
+        The hedging monitor calls it when draws pause, in its thread. So a SQLite file, which survives no fork while a
+        thread uses it, is left out.
+
+        Returns:
+            Whether a write was begun.
+        """
+        peers = [
+            peer
+            for peer in self._peers
+            if not peer.server.context.dialect.is_embedded
+            and peer.has_unwritten(self._peers_of(peer.server))
+        ]
+        in_a_thread = [peer for peer in peers if peer.store.waits_in_thread]
+        self._write_in_a_thread(in_a_thread)
+        in_a_loop = [
+            peer.server.connections.call_in_a_loop(
+                partial(peer.begin_to_write, self._peers_of(peer.server))
+            )
+            for peer in peers
+            if peer not in in_a_thread
+        ]
+        return bool(in_a_thread) or any(in_a_loop)
+
+    def _write_in_a_thread(self, peers: list[Peer]) -> None:
+        work = partial(self._write_one_by_one, peers)
+        if peers and not in_background(work, "sqla_tickets marks", in_a_task=False):
+            for peer in peers:
                 peer.give_up("no thread could be started to write a mark")
 
     def _write_one_by_one(self, peers: list[Peer]) -> None:

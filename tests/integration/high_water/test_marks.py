@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sqla_tickets import (
 from sqla_tickets.concurrency import SharedCall, pause
 from sqla_tickets.connect.timeouts import CONNECT_TIMING
 from sqla_tickets.dialects import ErrorKind, LayoutName
+from sqla_tickets.draw import hedging
 from sqla_tickets.draw import server as server_module
 from sqla_tickets.draw.table_state import TicketTable, ToldMark
 from sqla_tickets.high_water import service
@@ -396,7 +398,41 @@ def without_marks(pool: TicketPool) -> TicketPool:
     """A pool as of a process that is killed before it has written anything."""
     pool._marks.__dict__["on_accepted"] = lambda *_: None
     pool._marks.__dict__["flush"] = lambda: None
+    pool._marks.__dict__["write_last"] = lambda: False
     return pool
+
+
+@pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_last_draws_of_an_idle_process_are_written(
+    ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    """No draw follows, and nobody closes the pool; the monitor of the second pause was asleep."""
+    set_timing(monkeypatch, hedging, unused_seconds=0.3)
+    set_timing(monkeypatch, service, interval_seconds=0.2)
+    open_pool(ticket_urls).create_table("photos")
+
+    def is_written() -> bool:
+        return marks_on(ticket_urls[1])["photos", 1] >= reached(ticket_urls[0])
+
+    def is_asleep(pool: TicketPool) -> bool:
+        return pool._monitor.poller._sleep_seconds is None
+
+    def draw() -> None:
+        with TicketPool([url.set(drivername=f"mysql+{driver}") for url in ticket_urls]) as pool:
+            for _ in range(2):
+                for _ in range(60):  # all but the first are drawn before the next round is due
+                    pool.servers[0].draw("photos", 1)
+                for condition in (is_written, partial(is_asleep, pool)):
+                    if driver == "asyncmy":
+                        await_only(asyncio.to_thread(wait_until, condition))
+                    else:
+                        wait_until(condition)
+
+    if driver == "asyncmy":
+        asyncio.run(greenlet_spawn(draw))
+    else:
+        draw()
 
 
 @pytest.mark.parametrize("layout", ["replace", "counter"])
