@@ -412,7 +412,7 @@ def _refused(server: TableAccess, table: TicketTable, refused: RefusedTickets) -
     if refused.why == "repeated":
         return _repeated(server, table, found)
     if table.joined is not None:
-        return table.exhausted(server, 1)
+        return table.exhausted(server, 0)
     return server.failed(table.name, ErrorKind.EXHAUSTED, None)
 
 

@@ -54,12 +54,15 @@ class HighWaterService:
         servers: the pool's servers.
         stride: the pool's stride.
         require_peer: whether a table without a peer's mark is refused.
+
+    Attributes:
+        requires_peer: the same.
     """
 
     def __init__(
         self, servers: Sequence[ServerAccess], stride: int, *, require_peer: bool = False
     ) -> None:
-        self._requires_peer = require_peer
+        self.requires_peer = require_peer
         self._joined = JoinedServers(servers, stride)
         self._peers = [Peer(HighWaterStore(server), stride, self._joined) for server in servers]
         self._stride = stride
@@ -110,7 +113,7 @@ class HighWaterService:
     @property
     def _patience_seconds(self) -> float:
         """How long a draw waits for the first peer's mark."""
-        if not self._requires_peer:
+        if not self.requires_peer:
             return TIMING.patience_seconds
         return max(peer.store.patience_seconds(is_required=True) for peer in self._peers)
 
@@ -125,14 +128,14 @@ class HighWaterService:
 
         def is_awaited() -> bool:
             """Whether the draw is refused unless one more peer reports a mark."""
-            return self._requires_peer and not any(
+            return self.requires_peer and not any(
                 peer.has_told(server, table, over) for peer in peers
             )
 
         asked = [
             peer
             for peer in peers
-            if peer.store.may_be_asked(is_required=self._requires_peer)
+            if peer.store.may_be_asked(is_required=self.requires_peer)
             and peer.store.can_be_asked_by(server)
         ]
         late = _ask(
@@ -193,7 +196,7 @@ class HighWaterService:
         if is_told or not peers or in_memory(server.engine):
             return
         why = "; ".join(f"{peer}: {peer.store.why_no_mark(server, table, over)}" for peer in peers)
-        if self._requires_peer:
+        if self.requires_peer:
             error = TicketTableError(
                 f"{table.name!r} is not drawn from {server}: no peer can report a mark, and the pool has "
                 f"require_peer=True. Bring a peer back, or create missing tables of marks with "

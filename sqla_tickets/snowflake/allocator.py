@@ -47,6 +47,7 @@ from ..errors import (
     NoTicketServer,
     TicketArgumentError,
     TicketError,
+    TicketServerError,
     TicketTableMissing,
     reasons_of,
 )
@@ -93,7 +94,12 @@ def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocat
     wanted = None if seconds is None else number_of_seconds(this, seconds)
     allocator: LeaseAllocator | None = pool.info.get(LeaseAllocator)
     if allocator is None:
-        new = LeaseAllocator(pool.name, pool.servers, wanted or TIMING.lease_seconds)
+        new = LeaseAllocator(
+            pool.name,
+            pool.servers,
+            wanted or TIMING.lease_seconds,
+            requires_peer=pool._marks.requires_peer,
+        )
         allocator = pool.info.setdefault(LeaseAllocator, new)
         if allocator is new:
             event.listen(pool, "disposing", new.release_on_dispose)
@@ -113,13 +119,17 @@ class LeaseAllocator:
         name: the pool's name.
         servers: the servers that lease them.
         seconds: how long a lease lasts.
+        requires_peer: whether no number is leased unless another server answers.
 
     Attributes:
         generators: the generators that make ids with the leases, by their keys.
     """
 
-    def __init__(self, name: str, servers: Sequence[TicketServer], seconds: float) -> None:
+    def __init__(
+        self, name: str, servers: Sequence[TicketServer], seconds: float, *, requires_peer: bool
+    ) -> None:
         self._name, self._servers, self.seconds = name, servers, seconds
+        self._requires_peer = requires_peer
         self.generators: dict[Hashable, Registered] = {}
         self._begin_anew()
 
@@ -383,8 +393,11 @@ class LeaseAllocator:
             return lease_table.record_owner(context, lease.node, lease.since, claim)
 
         known = self._peers.ask(lease, record)
-        if known <= lease.since:
+        if known is None:
+            self._report_without_peer(lease)
+        if (known or 0) <= lease.since:
             return True
+        assert known is not None
         if lease.deadline > clock.elapsed():  # else another process may have it by now
             log.critical(
                 "%s was set back to an older state: it leases node %d, although its peers know of a horizon of %d "
@@ -396,6 +409,22 @@ class LeaseAllocator:
         lease.ended = True
         self._give_back(lease, known)
         return False
+
+    def _report_without_peer(self, lease: Lease) -> None:
+        """Report a number of which no peer could say whether its last owner may still make ids.
+
+        Raises:
+            TicketServerError: the pool requires a peer. The number is given back.
+        """
+        why = (
+            f"node {lease.node} of {lease.server}: no other server answers. If this one was set back to an older state, "
+            "another process may have that number, and ids repeat. Bring another server back"
+        )
+        if self._requires_peer:
+            lease.ended = True
+            self._give_back(lease, lease.since)
+            raise TicketServerError(f"{why}: the pool has require_peer=True")
+        log.warning("%s. TicketPool(require_peer=True) leases no number then", why)
 
     # -- giving back
 

@@ -36,16 +36,16 @@ class PeerHorizons:
 
     def known(self, lease: Lease) -> int:
         """The latest horizon of the number on another server."""
-        return self.ask(lease, lambda context: lease_table.known_horizon(context, lease.node))
+        return self.ask(lease, lambda context: lease_table.known_horizon(context, lease.node)) or 0
 
-    def ask(self, lease: Lease, question: Callable[[StatementContext], Told]) -> int:
-        """Ask the peers; returns the latest credible horizon, or 0."""
-        known = 0
+    def ask(self, lease: Lease, question: Callable[[StatementContext], Told]) -> int | None:
+        """Ask the peers; returns the latest credible horizon, or 0; None if there are peers, and none has answered."""
+        known = 0 if len(self._servers) == 1 else None
         for peer in self._of(lease):
             with contextlib.suppress(TicketError):  # what it knows cannot be known now
                 told = numbering.ask(peer, question)
                 if self._is_credible(told):
-                    known = max(known, told.horizon)
+                    known = max(known or 0, told.horizon)
                 elif peer not in self._refuted:
                     self._refuted.add(peer)
                     self._report(peer, lease.node, told.horizon)

@@ -286,6 +286,29 @@ def test_renewal_after_the_peer_was_away_records_the_horizon(
         assert int(str(horizon)) == lease.horizon
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_number_that_no_peer_knows_is_leased_with_a_warning_or_not_at_all(
+    ticket_kind: str,
+    servers: ServerFixtures,
+    open_pool: OpenPool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its server may have been set back, and its last owner may make the same ids."""
+    urls = [servers.fresh_database(servers.shared(ticket_kind, n)) for n in range(2)]
+    open_pool(urls)  # creates the tables
+    servers.shared(ticket_kind, 1).kill()
+    with TicketPool(urls, require_peer=True) as careful:
+        with pytest.raises(NoTicketServer, match=r"no other server answers.*require_peer=True"):
+            SnowflakeGenerator(careful, "photos").next_id()
+        assert rows(urls[:1]) == [], "it was given back"
+        with TicketPool(urls) as trusting:
+            node_of(SnowflakeGenerator(trusting, "photos"))
+        assert "no other server answers" in caplog.text
+        servers.shared(ticket_kind, 1).start()
+        until(lambda: careful.servers[1].breaker.state == "half_open")
+        node_of(SnowflakeGenerator(careful, "photos"))
+
+
 @pytest.mark.ticket_servers("mariadb")
 def test_all_servers_die(ticket_kind: str, servers: ServerFixtures, open_pool: OpenPool) -> None:
     urls = [servers.fresh_database(servers.shared(ticket_kind, n)) for n in range(2)]
