@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..concurrency import WeakRegistry, begun, threading, time
+from ..concurrency import WeakRegistry, begun, running_loop, threading, time
 from ..connect.connection import Connection
 from ..draw.access import ServerAccess
 from ..draw.buffer import drop_everything
@@ -46,20 +47,35 @@ class BackgroundWrite:
         self._requested_at = 0
         self._running = WeakRegistry[Callable[[], None]]()
         self._dead_at = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
     @property
     def is_running(self) -> bool:
         """Whether the write is running. A task whose event loop has ended is not, although it never said so."""
-        return bool(self._running.refs) and time.monotonic() < self._dead_at
+        is_of_ended_loop = self._loop is not None and self._loop.is_closed()
+        is_alive = bool(self._running.refs) and not is_of_ended_loop
+        return is_alive and time.monotonic() < self._dead_at
 
-    def begin(self, work: Callable[[], None], start: Callable[[Callable[[], None]], bool]) -> bool:
-        """Request a round, and start ``work`` unless it runs; False when it could not be started."""
+    def begin(
+        self,
+        work: Callable[[], None],
+        start: Callable[[Callable[[], None]], bool],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> bool:
+        """Request a round, and start ``work`` unless it runs; False when it could not be started.
+
+        Args:
+            work: the write.
+            start: starts it.
+            loop: the event loop of the task that it runs in; None for a thread.
+        """
         with self._lock:
             self.request()  # the running round may write older marks
             if self.is_running:
                 return True
             self._running.add(work)
+            self._loop = loop
             self._dead_at = time.monotonic() + TIMING.dead_seconds
         is_started = start(work)
         if not is_started:
@@ -311,7 +327,8 @@ class Peer:
 
     def _begin(self, issuers: list[Peer], start: Callable[[Callable[[], None]], bool]) -> None:
         work = functools.partial(self._write_news, issuers)
-        if not self._write.begin(work, start):
+        loop = running_loop() if self.server.engine.dialect.is_async else None
+        if not self._write.begin(work, start, loop):
             self.give_up("no thread or task could be started to write a mark")
 
     def write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -79,3 +80,14 @@ def test_write_that_fails_has_ended(peer: Peer, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KeyboardInterrupt):
         peer._write_news([])
     assert not peer.is_writing
+
+
+def test_write_in_a_task_of_a_closed_loop_has_ended(peer: Peer) -> None:
+    """Its task, which some registry keeps, never says so."""
+    loop = asyncio.new_event_loop()
+    peer._write.begin(nothing, lambda _: True, loop)
+    assert peer.is_writing
+    loop.close()
+    assert not peer.is_writing
+    peer._write.begin(nothing, lambda _: True)
+    assert peer.is_writing
