@@ -80,7 +80,7 @@ def test_a_refused_login_names_the_user_and_the_password(
         with TicketPool([url]) as pool, pytest.raises(NoTicketServer) as caught:
             pool.next_id("photos")
         assert "the server refuses this user" in str(caught.value)
-        assert "check the user and the password in its URL" in str(caught.value)
+        assert "check the user, the password and the database in its URL" in str(caught.value)
 
     route.run(work)
 
