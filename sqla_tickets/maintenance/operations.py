@@ -441,7 +441,7 @@ def rename(pool: Servers, old: str, new: str) -> None:
     transfer = Transfer(handles(pool, old), handles(pool, new))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
-        refuse_in_part(pool, old)
+        check_all_servers(pool, old)
     transfer.finish(is_to_be_done, pool._marks.of(old), pool._marks.of(new), pool._marks.margin)
 
 
@@ -493,7 +493,7 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer
     transfer = Transfer(handles(source, name), handles(target, name))
     is_to_be_done = transfer.is_to_be_done()
     if is_to_be_done:
-        refuse_in_part(source, name)
+        check_all_servers(source, name)
         transfer.refuse_to_lock()
     return transfer, is_to_be_done
 
@@ -525,7 +525,7 @@ def unretired(
     return {offset: mark for offset, mark in sorted(marks.items()) if mark >= following}
 
 
-def refuse_in_part(pool: Servers, name: str) -> None:
+def check_all_servers(pool: Servers, name: str) -> None:
     """Check that the pool has all servers of the sequence: no others have joined, with its stride or a larger one.
 
     Raises:

@@ -36,7 +36,7 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import MARGIN_NUMBERS, Servers, TableHandle, bits_for, handles
-from .operations import metadata_statement, refuse_in_part
+from .operations import check_all_servers, metadata_statement
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -438,7 +438,7 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
         raise TicketArgumentError(
             f"{leaving} of the {len(pool.servers)} servers of {pool.name!r} cannot retire: at least one must stay"
         )
-    refuse_in_part(pool, name)
+    check_all_servers(pool, name)
     tables = handles(pool, name)
     staying, going = tables[:-leaving], tables[-leaving:]
     for handle in staying:

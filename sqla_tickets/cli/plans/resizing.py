@@ -137,7 +137,7 @@ def finish(
     If only one server has the old stride, it may have come back from a backup that is older than the growth.
     """
     for name in names:
-        operations.refuse_in_part(new, name)
+        operations.check_all_servers(new, name)
     found = {name: resize.unfinished(new, name) for name in names}
     steps = {name: _end_of_growth(new, name, found[name], quiet) for name in names}
     behind = {server for numbers in found.values() for server in numbers}
@@ -253,7 +253,7 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
             f" {len(pool.servers) - 1}"
         )
     for name in names:
-        operations.refuse_in_part(pool, name)
+        operations.check_all_servers(pool, name)
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
     steps = {
         name: [
