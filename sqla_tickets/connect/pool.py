@@ -506,6 +506,15 @@ class Connections:
         finally:
             self._opening_first.remove(loop)
 
+    @property
+    def has_lost_first(self) -> bool:
+        """Whether an event loop was closed while it opened the first connection: the engine's lock stays locked then."""
+        return (
+            bool(self._opening_first)
+            and not self._has_first
+            and (any(loop.is_closed() for loop in self._opening_first))
+        )
+
     def _may_open_first(self, loop: asyncio.AbstractEventLoop) -> bool:
         with self._lock_of_first:
             is_free = all(other is loop or other.is_closed() for other in self._opening_first)

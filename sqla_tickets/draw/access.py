@@ -249,6 +249,7 @@ class ServerAccess:
             TicketError: no connection could be opened; the breaker has recorded it.
         """
         try:
+            self._replace_lost_engine()
             connection = self.connections.open() if afresh else self.connections.acquire()
         except Exception as error:
             raise self.failed(None, self.context.dialect.error_kind(error), error) from error
@@ -379,12 +380,20 @@ class ServerAccess:
         unfinished = getattr(self.engine.dialect, "server_version_info", None) is None
         if unfinished and isinstance(self._bind, (str, URL)):
             # another thread may have been reading the server's version; it does not exist in the fork
-            self.engine = engine_for(self._bind, self.timeouts)
-            self.connections = Connections(self.engine, str(self), self.timeouts)
-            self.context = replace(self.context, sqlalchemy=self.engine.dialect)
+            self._replace_engine(self._bind)
         for table in self.known_tables():
             table.reinit_after_fork()
         self.probes, self._recognition = Probes(), threading.Lock()
+
+    def _replace_lost_engine(self) -> None:
+        if self.connections.has_lost_first and isinstance(self._bind, (str, URL)):
+            self._replace_engine(self._bind)
+
+    def _replace_engine(self, url: str | URL) -> None:
+        """Begin with a new engine, as the lock of the old one's first connection is held for ever."""
+        self.engine = engine_for(url, self.timeouts)
+        self.connections = Connections(self.engine, str(self), self.timeouts)
+        self.context = replace(self.context, sqlalchemy=self.engine.dialect)
 
     # -- identity
 

@@ -699,6 +699,7 @@ class TicketServer(TableAccess):
             TicketError: the server gives no tickets.
         """
         table = request.table
+        self._replace_lost_engine()
         try:
             connection = self.connections.acquire(request)
         except Exception as error:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ from tests.support.draws import (
 )
 from tests.support.drivers import Route, drivers
 from tests.support.servers import ServerFixtures
+from tests.support.tcp_proxy import Fault, TcpProxy
 
 TASKS = 200
 #: Drawn one by one, and in blocks of which most is buffered.
@@ -177,6 +178,38 @@ def test_loops_that_begin_together_share_a_pool(route: Route, urls: list[URL]) -
         drawn = threads.map(lambda _: asyncio.run(draw()), range(4))
         assert_unique([key for ids in drawn for key in ids])
     gc.collect()  # not in a test that is warned of it
+
+
+@WHAT_ENDED_LOOPS_LEAVE
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.kind != "sqlite"], ids=str)
+def test_loop_that_is_closed_during_the_first_connection_leaves_the_others_one(
+    route: Route, urls: list[URL]
+) -> None:
+    """SQLAlchemy's lock of the first connection stays locked, as no task of that loop goes on."""
+    maker = AsyncTicketPool(urls)
+    asyncio.run(maker.create_table("photos"))
+    asyncio.run(maker.dispose())
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(TcpProxy(url.port)) for url in urls]
+        pool = AsyncTicketPool(
+            [url.set(port=proxy.port) for url, proxy in zip(urls, proxies, strict=True)]
+        )
+        for proxy in proxies:
+            proxy.do(Fault("delay", 0.05))  # so that it is reading the server's version for a while
+        for seconds in (0.1, 0.2, 0.3, 0.4):
+            loop = asyncio.new_event_loop()
+            draws = [loop.create_task(pool.next_id("photos")) for _ in range(5)]
+            loop.call_later(seconds, loop.stop)
+            loop.run_forever()
+            loop.close()
+            assert draws
+        for proxy in proxies:
+            proxy.do(Fault())
+        assert_unique([asyncio.run(pool.next_id("photos")) for _ in range(9)])
+        asyncio.run(pool.dispose())
+        del draws
+        gc.collect()  # not in a test that is warned of it
 
 
 @pytest.mark.filterwarnings(
