@@ -212,7 +212,7 @@ DEFECTS: Final = (
         "a move opens the target before it closes the source",
         [
             Change(
-                "maintenance/operations.py",
+                "maintenance/transfer.py",
                 '            handle.close("moved", target.pool, target.sequence, state)\n'
                 "            for handle, state in self.here.items()\n",
                 '            Tombstone("moved", target.pool, target.sequence, state.number or 0,'
@@ -221,7 +221,7 @@ DEFECTS: Final = (
                 "            for handle, state in self.here.items()\n",
             ),
             Change(
-                "maintenance/operations.py",
+                "maintenance/transfer.py",
                 "            element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)\n"
                 "            handle.open(element, tombstone)\n",
                 "            element = handle.element(high + 1, layout=layout, bits=bits, stub=stub, path=path)\n"

@@ -360,6 +360,8 @@ def _end_real_monitors() -> None:
     """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
     for pool in list(pools._pools):
         pool._monitor.close()
+        for server in pool.servers:
+            server.in_flight.clear()  # an ended monitor polls what a test has left
     for thread in real_threading.enumerate():
         if thread.name == "sqla_tickets hedging monitor":
             thread.join(timeout=10)

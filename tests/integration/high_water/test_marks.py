@@ -952,7 +952,7 @@ def test_a_user_who_may_not_make_the_table(
     pool.create_table("photos")
     pool.raise_above("photos", 100)
     some(pool)
-    assert "CREATE for pool.create_table()" in caplog.text
+    assert "the user of the migrations run `sqla-tickets create`" in caplog.text
     assert {record.breaker for record in pool.status()} == {"closed"}
 
 
