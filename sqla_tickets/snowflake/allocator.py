@@ -1,3 +1,5 @@
+# What is protected is hidden from users, not from this package.
+# pyright: reportPrivateUsage=false
 """The allocator of node numbers: it leases them, so that no two owners make the same id.
 
 The numbers are divided between the servers as tickets are: each number belongs to the server of its residue class,

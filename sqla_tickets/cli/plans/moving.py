@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ... import TicketPool, TicketTableError
+from ...dialects import LayoutName
 from ...maintenance import operations
 from ...maintenance.handle import handles
 from ...tables.inspection import ActiveTable
@@ -54,7 +55,8 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
 def _conversion(source: TicketPool, name: str, target: TicketPool) -> list[str]:
     """The step of a sequence whose layout the new servers cannot have."""
     states = operations.table_states(source, name).values()
-    layout = next((state.layout for state in states if isinstance(state, ActiveTable)), None)
+    layouts: list[LayoutName] = [s.layout for s in states if isinstance(s, ActiveTable)]
+    layout = layouts[0] if layouts else None
     lacking = [handle for handle in handles(target, name) if handle.layout_for(layout) != layout]
     new = lacking[0].server.context.dialect.layouts[0] if lacking else ""
     return [f"convert {name!r} from {layout!r} to {new!r}, also for a later move back"] * bool(new)
