@@ -59,7 +59,7 @@ class Peers(Protocol):
         ...
 
     def write_last(self) -> bool:
-        """Begin to write the marks of tickets that were drawn since the last round; returns whether there are any."""
+        """Begin to write the last marks, as draws have paused; returns whether it is to be called again."""
         ...
 
     def on_new_generation(self, server: ServerAccess, /) -> None:
@@ -511,8 +511,8 @@ class ServerAccess:
         if was_away:
             self._has_come_back()
 
-    def wake_monitor(self) -> None:
-        """Let the pool's hedging monitor work until draws pause, if there is one."""
+    def watch_for_pause(self) -> None:
+        """Let the pool's hedging monitor call `Peers.write_last` when draws pause, if there is one."""
 
     def _has_recovered(self, table: TicketTable) -> None:
         """Record a success after a failure."""

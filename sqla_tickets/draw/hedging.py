@@ -193,8 +193,8 @@ class HedgingMonitor:
 
     def rest(self) -> bool:
         """Do what has waited for a pause of the draws; returns whether more may be left."""
-        has_begun_to_write = self._servers[0].write_last_marks()
-        return self.close_unused() or has_begun_to_write
+        may_write_more = self._servers[0].write_last_marks()
+        return self.close_unused() or may_write_more
 
     def close_unused(self) -> bool:
         """Close connections that no draw has needed for a while; returns whether more may be closed later."""
@@ -428,6 +428,11 @@ class _Poller:
         )
 
     @property
+    def is_resting(self) -> bool:
+        """Whether it sleeps, or has not begun, and only `HedgingMonitor.wake_up` ends that."""
+        return self._sleep_seconds is None and not self.is_awake
+
+    @property
     def goes_on(self) -> bool:
         """Whether it has begun, and has not been asked to end."""
         return not self._over.is_set() and self.thread.is_alive()
@@ -458,12 +463,14 @@ class _Poller:
         try:
             if is_awake:
                 tick, self._sleep_seconds = monitor.poll(), TIMING.unused_seconds
-            elif not monitor.rest():
-                self._sleep_seconds = None
+            else:
+                self._sleep_seconds = None  # first: what begins meanwhile wakes it
+                if monitor.rest():
+                    self._sleep_seconds = TIMING.unused_seconds
         except Exception:
             with contextlib.suppress(Exception):  # a logging handler may be what fails
                 log.exception("the requests in flight could not be polled")
-        if monitor.is_idle:
+        if is_awake and monitor.is_idle:
             monitor.fall_asleep(self)
             if monitor.has_draws or self._over.is_set():  # only just
                 self.awake.set()

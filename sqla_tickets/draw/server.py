@@ -54,6 +54,8 @@ class Poller(Protocol):
 
     @property
     def is_awake(self) -> bool: ...
+    @property
+    def is_resting(self) -> bool: ...
 
 
 class Monitor(Protocol):
@@ -403,8 +405,14 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
+    def watch_for_pause(self) -> None:
+        """Let the hedging monitor call `write_last_marks` when draws pause."""
+        monitor = self._monitor()
+        if monitor is not None and monitor.poller.is_resting:
+            monitor.wake_up()
+
     def write_last_marks(self) -> bool:
-        """Begin to write the marks of tickets drawn since the last round; returns whether there are any."""
+        """Begin to write the last marks, as draws have paused; returns whether it is to be called again."""
         peers = self._peers()
         return peers is not None and peers.write_last()
 

@@ -329,17 +329,19 @@ class HighWaterService:
                 together.append(peer)
         self._write_in_a_thread(together)
         if not server.context.dialect.is_embedded:
-            server.wake_monitor()  # which calls `write_last` when draws pause
+            server.watch_for_pause()
 
     def write_last(self) -> bool:
         """Begin to write the marks of tickets that were drawn since the last round, as no draw may follow.
 
-        The hedging monitor calls it when draws pause, in its thread. So a SQLite file, which survives no fork while a
-        thread uses it, is left out.
+        The hedging monitor calls it now and then, in its thread. So a SQLite file, which survives no fork while a thread
+        uses it, is left out.
 
         Returns:
-            Whether a write was begun.
+            Whether it is to be called again: draws have not paused, or a write was begun.
         """
+        if time.monotonic() < self._due:
+            return True
         peers = [
             peer
             for peer in self._peers
