@@ -397,9 +397,9 @@ class LeaseAllocator:
         known = self._peers.ask(lease, record)
         if known is None:
             self._report_without_peer(lease)
-        if (known or 0) <= lease.since:
             return True
-        assert known is not None
+        if known <= lease.since:
+            return True
         if lease.deadline > clock.elapsed():  # else another process may have it by now
             log.critical(
                 "%s was set back to an older state: it leases node %d, although its peers know of a horizon of %d "
