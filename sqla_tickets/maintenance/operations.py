@@ -525,6 +525,15 @@ def unretired(
     return {offset: mark for offset, mark in sorted(marks.items()) if mark >= following}
 
 
+def absent_error(pool: Servers, name: str, offset: int, mark: int) -> TicketTableError:
+    """The error about one of `absent_servers`."""
+    return TicketTableError(
+        f"{name!r}: a server with the offset {offset}, which the pool {pool.name!r} does not have, has issued tickets "
+        f"up to {mark}. First add it to the configuration. If it is gone for good, raise the sequence "
+        f"above {mark}"
+    )
+
+
 def check_all_servers(pool: Servers, name: str) -> None:
     """Check that the pool has all servers of the sequence: no others have joined, with its stride or a larger one.
 
@@ -533,11 +542,7 @@ def check_all_servers(pool: Servers, name: str) -> None:
         TicketError: a server failed.
     """
     for offset, mark in absent_servers(pool, name).items():
-        raise TicketTableError(
-            f"{name!r}: a server with the offset {offset}, which the pool {pool.name!r} does not have, has issued tickets "
-            f"up to {mark}. First add it to the configuration. If it is gone for good, raise the sequence "
-            f"above {mark}"
-        )
+        raise absent_error(pool, name, offset, mark)
     for handle in handles(pool, name):
         joined = handle.run(tombstones.joined_above)
         if joined is not None:

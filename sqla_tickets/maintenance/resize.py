@@ -36,7 +36,7 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import MARGIN_NUMBERS, Servers, TableHandle, bits_for, handles
-from .operations import check_all_servers, metadata_statement
+from .operations import absent_error, absent_servers, check_all_servers, metadata_statement
 from .tombstones import Destination, FoundTable
 
 __all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
@@ -74,6 +74,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     bits = 32 if model.largest <= largest_ticket(32) else 64
     added = handles(new, name, new.servers[len(old.servers) :])
     joining = {handle: handle.inspect() for handle in added}
+    _check_free(old, name, joining)
     stub = tombstones.stub_column(new.stride, *states.values(), *joining.values())
     if widens:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
@@ -141,11 +142,24 @@ def begins_above(old: Servers, new: Servers, name: str, *, gap: int, held: int =
     joining = {
         handle: handle.inspect() for handle in handles(new, name, new.servers[len(old.servers) :])
     }
+    _check_free(old, name, joining)
     known = new._marks.of(name).verified().largest
     earlier = earlier_gap(old, new, name)
     _, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
     opens_above = new.stride == old.stride or (earlier and earlier.is_void)
     return above if opens_above else min([above, *_joined(joining)])
+
+
+def _check_free(old: Servers, name: str, joining: Mapping[TableHandle, FoundTable]) -> None:
+    """Check that no server issues the numbers of one that joins, and that none is left out.
+
+    Raises:
+        TicketTableError: a server does that the old pool does not have, as an earlier growth added it.
+    """
+    open_ones = {handle.offset for handle, state in joining.items() if state is not None}
+    for offset, mark in absent_servers(old, name).items():
+        if offset not in open_ones:  # else an earlier run of this growth has opened it
+            raise absent_error(old, name, offset, mark)
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:

@@ -847,7 +847,16 @@ def test_replacement_of_a_lost_server_begins_above_its_marks(
     before.create_table("photos")
     lost = [*before.next_ids("photos", 3), *before.servers[2].draw("photos", 50_000)[-1]]
     before.dispose()  # which writes the marks
-    grown = run_cli("grow", *options(urls[:2]), "--stride", 3, *joining(urls[3:]))
+    arguments = ["grow", *options(urls[:2]), "--stride", "3", *joining(urls[3:])]
+    refused = run_cli(*arguments)  # it may only have been forgotten
+    assert refused.code == 3
+    above = re.search(
+        r"gone for good, raise the sequence above (\d+)", " ".join(refused.text.split())
+    )
+    assert above
+    assert int(above[1]) >= max(lost)
+    open_pool(urls[:2], 3).raise_above("photos", int(above[1]))
+    grown = run_cli(*arguments)
     assert grown.code == 0, grown.text
     new = open_pool([*urls[:2], urls[3]], 3)
     ids = [*new.servers[2].draw("photos", 3)[0], *new.next_ids("photos", 3)]

@@ -88,3 +88,23 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     _, _, above = finding.fix.rpartition(" ")
     known.raise_above("photos", int(above.rstrip(".")))
     assert not [f for f in examine(known) if f.code == "server-not-configured"]
+
+
+@pytest.mark.parametrize("is_drawn_from", [False, True])
+def test_growth_without_a_server_that_joined_is_refused(
+    known: TicketPool, grown: TicketPool, urls: list[URL], is_drawn_from: bool
+) -> None:
+    """The new server would issue the numbers of the one that was forgotten."""
+    if is_drawn_from:
+        grown.next_ids("photos", 300)
+    with TicketPool([*urls[:2], urls[4]], stride=STRIDE) as other:
+        for again in (resize.begin, resize.begins_above):
+            with pytest.raises(TicketTableError, match="offset 3"):
+                again(known, other, "photos", gap=resize.GAP_NUMBERS)
+        assert list(operations.table_states(other, "photos").values())[2] is None
+        resize.begin(known, grown, "photos")  # again, as if it had been interrupted
+        resize.retire(grown, "photos", 1)
+        drawn = known.next_ids("photos", 9)
+        above = resize.begin(known, other, "photos")
+        assert above > max(drawn)
+        assert other.servers[2].draw("photos", 1)[0][0] > above
