@@ -511,7 +511,7 @@ class ServerAccess:
         if was_away:
             self._has_come_back()
 
-    def watch_for_pause(self) -> None:
+    def expect_pause(self) -> None:
         """Let the pool's hedging monitor call `Peers.write_last` when draws pause, if there is one."""
 
     def _has_recovered(self, table: TicketTable) -> None:

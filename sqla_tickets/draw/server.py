@@ -405,7 +405,7 @@ class TicketServer(TableAccess):
         if monitor is not None and not monitor.poller.is_awake:
             monitor.wake_up()
 
-    def watch_for_pause(self) -> None:
+    def expect_pause(self) -> None:
         """Let the hedging monitor call `write_last_marks` when draws pause."""
         monitor = self._monitor()
         if monitor is not None and monitor.poller.is_resting:

@@ -329,7 +329,7 @@ class HighWaterService:
                 together.append(peer)
         self._write_in_a_thread(together)
         if not server.context.dialect.is_embedded:
-            server.watch_for_pause()
+            server.expect_pause()
 
     def write_last(self) -> bool:
         """Begin to write the marks of tickets that were drawn since the last round, as no draw may follow.

@@ -360,10 +360,13 @@ def _end_real_monitors() -> None:
     """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
     for pool in list(pools._pools):
         pool._monitor.close()
-        for server in pool.servers:
-            server.in_flight.clear()  # an ended monitor polls what a test has left
     for thread in real_threading.enumerate():
         if thread.name == "sqla_tickets hedging monitor":
+            poller: Any = vars(thread)["_target"].__self__
+            monitor = poller._monitor()  # of a pool that may be gone
+            for server in monitor._servers if monitor is not None else ():
+                server.in_flight.clear()  # else it polls for ever what a test has left
+            poller.end()
             thread.join(timeout=10)
 
 
