@@ -509,11 +509,7 @@ class Connections:
     @property
     def has_lost_first(self) -> bool:
         """Whether an event loop was closed while it opened the first connection: the engine's lock stays locked then."""
-        return (
-            bool(self._opening_first)
-            and not self._has_first
-            and (any(loop.is_closed() for loop in self._opening_first))
-        )
+        return not self._has_first and any(loop.is_closed() for loop in self._opening_first)
 
     def _may_open_first(self, loop: asyncio.AbstractEventLoop) -> bool:
         with self._lock_of_first:

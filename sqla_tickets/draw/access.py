@@ -378,20 +378,22 @@ class ServerAccess:
         """In a fork: do not touch the parent's connections and locks."""
         self.connections.abandon()
         unfinished = getattr(self.engine.dialect, "server_version_info", None) is None
-        if unfinished and isinstance(self._bind, (str, URL)):
+        if unfinished:
             # another thread may have been reading the server's version; it does not exist in the fork
-            self._replace_engine(self._bind)
+            self._replace_engine()
         for table in self.known_tables():
             table.reinit_after_fork()
         self.probes, self._recognition = Probes(), threading.Lock()
 
     def _replace_lost_engine(self) -> None:
-        if self.connections.has_lost_first and isinstance(self._bind, (str, URL)):
-            self._replace_engine(self._bind)
+        if self.connections.has_lost_first:
+            self._replace_engine()
 
-    def _replace_engine(self, url: str | URL) -> None:
-        """Begin with a new engine, as the lock of the old one's first connection is held for ever."""
-        self.engine = engine_for(url, self.timeouts)
+    def _replace_engine(self) -> None:
+        """Begin with a new engine, if the pool was given a URL: the lock of the first connection is held for ever."""
+        if not isinstance(self._bind, (str, URL)):
+            return
+        self.engine = engine_for(self._bind, self.timeouts)
         self.connections = Connections(self.engine, str(self), self.timeouts)
         self.context = replace(self.context, sqlalchemy=self.engine.dialect)
 
