@@ -278,7 +278,6 @@ def _as_many(count: int) -> str:
 
 def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomaly]:
     """The servers whose issued tickets are unknown, and why."""
-    is_drawn_from = any(high is not None for high in report.high_waters.values())
     for server in inspection.servers:
         if report.high_waters.get(server.server.offset) is not None:
             continue
@@ -298,7 +297,9 @@ def _not_compared(inspection: PoolInspection, report: Report) -> Iterator[Anomal
                     "Create it above all ids on the shards: by a migration with start_above, or"
                     f" sqla-tickets create {sequence} --start NUMBER."
                 )
-            if isinstance(state, Tombstone) and state.kind == "moved" and is_drawn_from:
+            status = server.statuses.get(report.sequence)
+            is_closed = status is not None and status.state == "closed"
+            if isinstance(state, Tombstone) and state.kind == "moved" and is_closed:
                 fix = remedy("closed", report.sequence, server.server.offset, inspection.pool.name)
             elif isinstance(state, Tombstone) and state.kind == "moved":
                 reason = f"the sequence is now {state.sequence!r} of the pool {state.pool!r}"
