@@ -26,8 +26,9 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
         f"open {name!r} on {there}, above the highest ticket of all servers",
     ]
-    lines += _conversion(source, name, target)
-    if not is_to_be_done:
+    if is_to_be_done:
+        lines += _conversion(source, name, target)
+    else:
         lines = [f"{name!r} is already in the pool {target.name!r}: no table is closed or opened"]
 
     def run() -> list[str]:
