@@ -358,8 +358,6 @@ def installed(world: World) -> Iterator[None]:
 
 def _end_real_monitors() -> None:
     """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
-    for pool in list(pools._pools):
-        pool._monitor.close()
     for thread in real_threading.enumerate():
         if thread.name == "sqla_tickets hedging monitor":
             poller: Any = vars(thread)["_target"].__self__
