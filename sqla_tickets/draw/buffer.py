@@ -240,6 +240,8 @@ class SequenceBuffer:
 
         They last until half of a block is left. Then a fetch is due, and `is_low` is set.
         """
+        if not self.ready.tickets and not self.blocks:
+            return False
         with self._lock:
             dropped, spare = self._drop_the_old(), self._spare()
             self.is_low = spare <= 0
@@ -455,18 +457,22 @@ class Buffer:
     def take_one(
         self, name: str, bounds: BlockBounds, draw: DrawBlocks, begin_fetch: BeginFetch
     ) -> int | None:
-        """Take a buffered ticket; None if there is none, or it is the parent's."""
+        """Take a buffered ticket, or one of a refill that tasks share; None if there is none, or it is the parent's."""
         buffered = self.sequence(name)
-        if not buffered.ready.tickets or elapsed() >= buffered.ready.until:
-            if not buffered.make_ready():
-                return None
-            if buffered.is_low:
-                self._fetch(name, buffered, bounds, draw, begin_fetch)
-        try:
-            ticket = buffered.ready.pop()
-        except IndexError:  # others were faster
-            return None
-        return ticket if self.is_owner_process[0] else None
+        for _ in range(TIMING.refills_waited_for):
+            if not buffered.ready.tickets or elapsed() >= buffered.ready.until:
+                if not buffered.make_ready():
+                    if buffered.refills.wait_for(1):
+                        continue
+                    break
+                if buffered.is_low:
+                    self._fetch(name, buffered, bounds, draw, begin_fetch)
+            try:
+                ticket = buffered.ready.pop()
+            except IndexError:  # others were faster
+                continue
+            return ticket if self.is_owner_process[0] else None
+        return None
 
     # -- filling
 
