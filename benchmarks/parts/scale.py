@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from typing import NamedTuple
 
 from benchmarks.crew import crew
 from benchmarks.crowds import Crowd, tasks, threads
@@ -30,71 +31,75 @@ SIDES: dict[LayoutName, tuple[str, str]] = {
 }
 
 
+class _Kind(NamedTuple):
+    """A kind of crowd, and how it is measured.
+
+    Attributes:
+        name: in the tables.
+        open: opens the largest crowd.
+        sizes: how many draw at once.
+        seconds: how long a round takes.
+        seconds_before: how long they draw before it.
+    """
+
+    name: str
+    open: Callable[[Testbed, int], AbstractContextManager[Crowd]]
+    sizes: tuple[int, ...]
+    seconds: float
+    seconds_before: float = 0.0
+
+
+def _kinds(scale: Scale) -> list[_Kind]:
+    # as long as from one write of a process's marks to the next; all processes write when they begin, so they have
+    # drawn for as long before
+    between_marks = 10 * scale.slice
+    return [
+        _Kind("processes", crew, scale.crowds, between_marks, between_marks),
+        _Kind("threads", threads, scale.threads_at_once, 2 * scale.slice),
+        _Kind("tasks", tasks, scale.tasks_at_once, 2 * scale.slice),
+    ]
+
+
 def crowds(testbed: Testbed, scale: Scale) -> Iterator[Comparison]:
     """1 to 64 processes, 1 to 256 threads and 1 to 256 tasks, which draw as fast as they can from one table."""
-    opened: tuple[
-        tuple[
-            str,
-            Callable[[Testbed, int], AbstractContextManager[Crowd]],
-            tuple[int, ...],
-            float,
-            float,
-        ],
-        ...,
-    ] = (
-        # as long as from one write of a process's marks to the next; all processes write when they begin, so they have
-        # drawn for as long before
-        ("processes", crew, scale.crowds, 10 * scale.slice, 10 * scale.slice),
-        ("threads", threads, scale.threads_at_once, 0.0, 2 * scale.slice),
-        ("tasks", tasks, scale.tasks_at_once, 0.0, 2 * scale.slice),
-    )
     for layout in testbed.layouts:
         with ExitStack() as stack:
             for name in SIDES[layout]:  # their tables are made by one process alone
                 stack.enter_context(PEERS[name].open(testbed))
-            for what, open_crowd, sizes, seconds_before, seconds in opened:
-                with open_crowd(testbed, max(sizes)) as crowd:
+            for kind in _kinds(scale):
+                with kind.open(testbed, max(kind.sizes)) as crowd:
                     for name in SIDES[layout]:
                         crowd.open(name)
-                        crowd.waits(
-                            name, max(sizes), scale.slice
-                        )  # a pool opens more connections now
-                    for n in sizes:
-                        yield from _together(
-                            testbed, scale, layout, what, crowd, n, seconds_before, seconds
-                        )
+                        # a pool opens more connections now
+                        crowd.waits(name, max(kind.sizes), scale.slice)
+                    for n in kind.sizes:
+                        yield from _together(testbed, scale, layout, kind, crowd, n)
 
 
 def _together(
-    testbed: Testbed,
-    scale: Scale,
-    layout: LayoutName,
-    what: str,
-    crowd: Crowd,
-    n: int,
-    seconds_before: float,
-    seconds: float,
+    testbed: Testbed, scale: Scale, layout: LayoutName, kind: _Kind, crowd: Crowd, n: int
 ) -> Iterator[Comparison]:
     sides = SIDES[layout]
-    title, key = f"{n} {what} together, {layout} layout", f"scale {layout} {what} {n}"
+    title, key = f"{n} {kind.name} together, {layout} layout", f"scale {layout} {kind.name} {n}"
     rates = Comparison(key, testbed.kind, f"Draws, {title}", "draws/s", [])
     tails = Comparison(f"{key} p99", testbed.kind, f"p99, {title}", "ms", [])
     rows = {name: (Row(name), Row(name)) for name in sides}
     for name in shuffled_rounds(sides, max(1, scale.rounds // 2)):
-        if seconds_before:
-            crowd.waits(name, n, seconds_before)
-        waits = crowd.waits(name, n, seconds)
+        if kind.seconds_before:
+            crowd.waits(name, n, kind.seconds_before)
+        waits = crowd.waits(name, n, kind.seconds)
         if not waits:  # in no time, on a machine that starves
             continue
         rates_row, tails_row = rows[name]
-        rates_row.values.append(len(waits) / seconds)
+        rates_row.values.append(len(waits) / kind.seconds)
         tails_row.values.append(1000 * waits[len(waits) * 99 // 100])
     measured = [pair for pair in rows.values() if pair[0].values]
     if len(measured) < len(sides):
         return
     rates.rows, tails.rows = (list(part) for part in zip(*measured, strict=True))
     rates.remarks = [
-        f"{name}: {crowd.memory(name):,} bytes of memory for each of the {what}" for name in sides
+        f"{name}: {crowd.memory(name):,} bytes of memory for each of the {kind.name}"
+        for name in sides
     ]
     yield rates
     yield tails
