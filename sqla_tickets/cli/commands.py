@@ -675,6 +675,12 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     show_default=True,
     help="How many servers at the end of the list to retire.",
 )
+@click.option(
+    "--gone",
+    type=COUNT,
+    metavar="OFFSET",
+    help="Instead, retire a server that is gone for good, and that the configuration does not have.",
+)
 @shard_options
 @change_options
 @pool_options
@@ -683,6 +689,7 @@ def retire(
     as_json: bool,
     sequences: tuple[str, ...],
     last: int,
+    gone: int | None,
     shards: tuple[str, ...],
     columns: tuple[str, ...],
     models: str | None,
@@ -699,7 +706,10 @@ def retire(
         with spinner(asked):
             names = _named(pool, sequences, or_nodes=True)
             on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
-            plan = plans.retire(pool, names, last, on_shards)
+            if gone is None:
+                plan = plans.retire(pool, names, last, on_shards)
+            else:
+                plan = plans.retire_absent(pool, names, gone, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, must_know=True, as_json=as_json)
 
 

@@ -477,9 +477,10 @@ def absent_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[F
                 sequence=name,
                 variable=f"marks of {name}",
                 value=f"a server with the offset {offset} has issued tickets up to {mark:,}",
-                why="This configuration does not have that server. A raise, a move or a restore would leave it out.",
+                why="This configuration does not have that server. So a raise, a move or a restore, which would leave it "
+                "out, is refused.",
                 fix="Add it to the configuration, which names all servers in the order of their offsets. If it is gone for "
-                f"good: sqla-tickets raise {named(name, pool.pool.name)} --above {mark}",
+                f"good: sqla-tickets retire {named(name, pool.pool.name)} --gone {offset}",
             )
 
 

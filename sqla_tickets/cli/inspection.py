@@ -152,8 +152,7 @@ def inspect_pool(
                 inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
         marks = pool._marks.of(name).verified() if answered else VerifiedMarks(0, [], {})
         refuted = {server: (number, text) for server, number, text in marks.refuted}
-        states = [each.tables[name].state for each in found.values() if name in each.tables]
-        absent[name] = operations.unretired(pool, marks.absent, states)
+        absent[name] = marks.absent
         joined = pool._marks.of(name).larger_joined() if answered else {}
         for server, inspection in found.items():
             inspection.larger_joined[name] = joined.get(server)

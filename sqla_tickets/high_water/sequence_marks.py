@@ -13,7 +13,7 @@ from ..errors import TicketServerError, TicketTableError
 from ..tables.new_table import seed
 from .credible import Shown, is_credible, is_far, refutation
 from .peer import Peer
-from .statements import JOINED, Mark, largest_of_other_strides
+from .statements import JOINED, Mark, is_retired, largest_of_other_strides, retired_mark
 
 log = logging.getLogger("sqla_tickets.high_water.service")
 
@@ -24,7 +24,7 @@ class VerifiedMarks(NamedTuple):
     Attributes:
         largest: the largest credible mark; 0 if there is none.
         refuted: the marks that cannot be true, each with the server that keeps it, and the message about it.
-        absent: the largest marks of servers that the pool does not have, by offset.
+        absent: the largest marks of servers that the pool does not have, and that have not retired, by offset.
     """
 
     largest: int
@@ -112,12 +112,16 @@ class SequenceMarks:
         return VerifiedMarks(known, refuted, absent)
 
     def _of_absent(self, marks: Iterable[Mark]) -> dict[int, int]:
-        """The largest marks of servers that the pool does not have, by offset."""
-        own, found = {peer.offset for peer in self._peers}, dict[int, int]()
-        for mark in marks:
+        """The largest marks of servers that the pool does not have, and that have not retired, by offset."""
+        own, largest = {peer.offset for peer in self._peers}, dict[int, Mark]()
+        for mark in sorted(marks, key=lambda mark: mark.number):
             if mark.offset not in own:
-                found[mark.offset] = max(mark.number, found.get(mark.offset, 0))
-        return found
+                largest[mark.offset] = mark
+        return {
+            offset: mark.number
+            for offset, mark in sorted(largest.items())
+            if mark.number and not is_retired(mark)
+        }
 
     def kept_by(self, server: ServerAccess) -> dict[int, int] | None:
         """The marks that a server keeps, by its peers' offsets.
@@ -169,6 +173,32 @@ class SequenceMarks:
             f"{peer} did not show its high-water marks of {self._name!r}, above which the table must open: check that it"
             " is running, and run this again"
         )
+
+    def write_retired(self, offsets: Collection[int], above: int) -> None:
+        """Record on all other servers that those with some offsets issue no ticket of the sequence any more.
+
+        Args:
+            offsets: their offsets.
+            above: the largest number that they can have issued.
+
+        Raises:
+            TicketServerError: a server did not store it.
+        """
+        for peer in self._peers:
+            if peer.offset in offsets or peer.store.kept(self._name) == {}:
+                continue
+            answer = peer.store.read([self._name], patient=True)
+            rows = [m for m in answer[1] if m.stride == self._stride] if answer else []
+            retired = [
+                row._replace(number=retired_mark(max(above, row.number), self._stride, row.offset))
+                for row in rows
+                if row.offset in offsets and not (is_retired(row) and row.number >= above)
+            ]
+            if answer is None or len(peer.store.write(retired, patient=True)) < len(retired):
+                raise TicketServerError(
+                    f"{peer} did not record which servers of {self._name!r} have retired: check that it is running, and "
+                    "run this again"
+                )
 
     def end_smaller_strides(self) -> None:
         """Let clients of an earlier stride find nothing that they may issue, even from a server that is set back."""

@@ -28,6 +28,7 @@ from sqlalchemy.sql.compiler import GenericTypeCompiler
 
 from ..arguments import MARKS
 from ..dialects import Statement, TicketDialect, dialect_of
+from ..tables.new_table import seed
 
 __all__ = [
     "GAP_NUMBERS",
@@ -36,9 +37,11 @@ __all__ = [
     "Mark",
     "creation",
     "deletion",
+    "is_retired",
     "largest_of_other_strides",
     "raise_one",
     "raise_smaller_strides",
+    "retired_mark",
     "rows_of",
     "smallest_joined",
     "upsert",
@@ -67,6 +70,19 @@ class Mark(NamedTuple):
     offset: int
     token: int
     number: int
+
+
+def retired_mark(above: int, stride: int, offset: int) -> int:
+    """The mark of a server that has retired: at least ``above``, and in the residue class before the server's.
+
+    Other marks are tickets of the server's class, or a raised fence in the class after it.
+    """
+    return seed(above + 1, stride, offset) + stride - 1
+
+
+def is_retired(mark: Mark) -> bool:
+    """Whether a mark is a `retired_mark`."""
+    return (mark.number + 1 - mark.offset) % mark.stride == 0
 
 
 class _Ticket(BigInteger):

@@ -320,6 +320,7 @@ def raise_above(pool: Servers, name: str, above: int) -> None:
 
     Raises:
         TicketArgumentError: no ticket can be that large.
+        TicketTableError: the pool lacks a server of the sequence.
         TicketError: a server failed, or has no table that can be drawn from.
     """
     name = name_of_sequence(name)
@@ -336,6 +337,8 @@ def check_raise(pool: Servers, name: str, above: int) -> None:
     Raises:
         TicketError: as `raise_above` raises it.
     """
+    for offset, mark in absent_servers(pool, name).items():
+        raise absent_error(pool, name, offset, mark)
     refuse_to_meet(pool, name, above, joined_above(pool, name))
     for handle in handles(pool, name):
         handle.run(tombstones.check_raise, above)
@@ -501,36 +504,18 @@ def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer
 def absent_servers(pool: Servers, name: str) -> dict[int, int]:
     """The servers that issue the sequence's tickets and are not in the pool, as far as its servers answer.
 
-    None of them was retired: `resize.retire` raises the others above what a retired server has issued.
-
     Returns:
         The largest mark of each, by offset.
     """
-    marks = pool._marks.of(name).verified().absent
-    return unretired(pool, marks, table_states(pool, name).values()) if marks else {}
-
-
-def unretired(
-    pool: Servers, marks: Mapping[int, int], states: Iterable[FoundTable | TicketError]
-) -> dict[int, int]:
-    """The servers, of those that are not in the pool, that were not retired.
-
-    Args:
-        pool: the pool.
-        marks: their largest marks, by offset.
-        states: the sequence's tables on the pool's servers.
-    """
-    numbers = [state.number or 0 for state in states if isinstance(state, ActiveTable)]
-    following = min(numbers, default=largest_ticket(64)) + pool.stride
-    return {offset: mark for offset, mark in sorted(marks.items()) if mark >= following}
+    return pool._marks.of(name).verified().absent
 
 
 def absent_error(pool: Servers, name: str, offset: int, mark: int) -> TicketTableError:
     """The error about one of `absent_servers`."""
     return TicketTableError(
         f"{name!r}: a server with the offset {offset}, which the pool {pool.name!r} does not have, has issued tickets "
-        f"up to {mark}. First add it to the configuration. If it is gone for good, raise the sequence "
-        f"above {mark}"
+        f"up to {mark}. First add it to the configuration. If it is gone for good, run sqla-tickets retire "
+        f"{shlex.quote(name)} --gone {offset}"
     )
 
 

@@ -36,10 +36,27 @@ from ..tables.metadata import TableMetadata, Tombstone
 from ..tables.new_table import largest_ticket, stub_of
 from . import tombstones
 from .handle import MARGIN_NUMBERS, Servers, TableHandle, bits_for, handles
-from .operations import absent_error, absent_servers, check_all_servers, metadata_statement
+from .operations import (
+    absent_error,
+    absent_servers,
+    check_all_servers,
+    joined_above,
+    metadata_statement,
+    refuse_to_meet,
+)
 from .tombstones import Destination, FoundTable
 
-__all__ = ["GAP_NUMBERS", "begin", "begins_above", "earlier_gap", "finish", "retire", "unfinished"]
+__all__ = [
+    "GAP_NUMBERS",
+    "begin",
+    "begins_above",
+    "check_is_absent",
+    "earlier_gap",
+    "finish",
+    "retire",
+    "retire_absent",
+    "unfinished",
+]
 
 log = logging.getLogger(__name__)
 
@@ -465,5 +482,53 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     above = max(high, held)
     for handle in staying:
         handle.raise_above(above)
-    pool._marks.of(name).write_raised(above, [handle.server for handle in staying])
+    marks = pool._marks.of(name)
+    marks.write_raised(above, [handle.server for handle in staying])
+    marks.write_retired({handle.offset for handle in going}, above)
     return high
+
+
+def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> int:
+    """Retire a sequence on a server that is gone for good, and raise the others above what it may have issued.
+
+    Args:
+        pool: the pool, without that server.
+        name: the sequence's name.
+        offset: the server's offset.
+        held: the largest id on the shards, above which the others are raised, too.
+
+    Returns:
+        The number above which the others continue.
+
+    Raises:
+        TicketArgumentError: no server with that offset is missing from the pool.
+        TicketError: a server failed. Call it again when that is repaired.
+    """
+    check_is_absent(pool, name, offset)
+    marks = pool._marks.of(name)
+    above = max(marks.verified().largest, held) + pool._marks.margin
+    refuse_to_meet(pool, name, above, joined_above(pool, name))
+    tables = handles(pool, name)
+    for handle in tables:
+        handle.active()
+    for handle in tables:
+        handle.raise_above(above)
+    marks.write_raised(above)
+    marks.write_retired({offset}, above)
+    return above
+
+
+def check_is_absent(pool: Servers, name: str, offset: int) -> int:
+    """Check that a server that issues the sequence's tickets is missing from the pool; returns its largest mark.
+
+    Raises:
+        TicketArgumentError: it is not.
+    """
+    absent = absent_servers(pool, name)
+    if offset not in absent:
+        known = ", ".join(map(str, absent)) or "none"
+        raise TicketArgumentError(
+            f"no server with the offset {offset} has issued tickets of {name!r} and is missing from the pool "
+            f"{pool.name!r}: the missing offsets are: {known}"
+        )
+    return absent[offset]

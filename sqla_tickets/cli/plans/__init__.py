@@ -7,7 +7,7 @@ from .creating import create
 from .moving import move
 from .plan import PartlyDone, Plan, impossible
 from .raising import raise_
-from .resizing import finish, grow, retire
+from .resizing import finish, grow, retire, retire_absent
 from .restoring import restore
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "raise_",
     "restore",
     "retire",
+    "retire_absent",
 ]

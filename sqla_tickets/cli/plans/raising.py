@@ -9,7 +9,7 @@ from ... import TicketPool, TicketTableError
 from ...maintenance import operations
 from ...tables.new_table import seed
 from ..inspection import high_waters, inspect_pool
-from ..shards import NOT_KNOWN, ShardIds
+from ..shards import ShardIds
 from .plan import NOT_FINISHED, PartlyDone, Plan
 from .proofs import (
     inspect_tables,
@@ -41,11 +41,6 @@ def raise_(pool: TicketPool, name: str, above: int, on_shards: ShardIds) -> Plan
         number = number_of(server, name, state)
         action = "stays" if number > highest else f"is raised above {highest}{until_then}"
         lines.append(f"{name!r} on {server} is at {number}: it {action}")
-    lines += [
-        f"{NOT_KNOWN}: a server with the offset {offset} has issued tickets up to {mark}. The configuration does not have "
-        "it, so it is not raised"
-        for offset, mark in operations.absent_servers(pool, name).items()
-    ]
     operations.check_raise(pool, name, highest)
     lines += [
         f"NOT ENOUGH for {status.server}: {why_refused(status, on_shards.with_shards)}"

@@ -20,7 +20,14 @@ from ...tables.new_table import stub_of
 from ..shards import ShardIds
 from .creating import moved_to, redirecting
 from .plan import Plan
-from .proofs import inspect_table, inspect_tables, next_ticket, number_of, server_names
+from .proofs import (
+    inspect_table,
+    inspect_tables,
+    next_ticket,
+    number_of,
+    proof_above,
+    server_names,
+)
 
 #: How soon `grow --finish` first checks whether clients still draw with the old stride; then after twice that.
 FIRST_POLL_SECONDS: Final = 0.25
@@ -243,6 +250,30 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
             "--add on the old configuration again, with the same servers. It raises every server above all numbers, "
             "and opens a new gap. Then run sqla-tickets audit on the old configuration before any client starts"
         )
+
+
+def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards: ShardIds) -> Plan:
+    """Retire a server that is gone for good; the others continue above its tickets and every id on the shards."""
+    steps: dict[str, list[str]] = {}
+    for name in names:
+        mark = resize.check_is_absent(pool, name, offset)
+        steps[name] = [
+            *_ids_on_shards(on_shards, name),
+            f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must never run again",
+            *(
+                f"raise {name!r} on {server} above that, and a margin for tickets without a mark"
+                for server in pool.servers
+            ),
+        ]
+
+    def run() -> list[str]:
+        proofs: list[str] = []
+        for name in names:
+            above = resize.retire_absent(pool, name, offset, held=on_shards.largest(name))
+            proofs.append(proof_above(pool, name, above, pool.servers))
+        return proofs
+
+    return Plan(steps, run, ("run sqla-tickets doctor",))
 
 
 def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: ShardIds) -> Plan:

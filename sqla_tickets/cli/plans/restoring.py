@@ -69,6 +69,8 @@ def restore(
     moved = _moved_in_part(name, states)
     if moved is not None:
         return impossible(name, moved)
+    for missing_offset, mark in operations.absent_servers(pool, name).items():
+        return impossible(name, operations.absent_error(pool, name, missing_offset, mark))
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     joined = operations.joined_above(pool, name)
     known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards, joined)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketPool, TicketTableError
+from sqla_tickets import TicketArgumentError, TicketPool, TicketTableError
 from sqla_tickets.cli.doctor import examine
 from sqla_tickets.maintenance import operations, resize
+from sqla_tickets.maintenance.handle import TableHandle
 from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, assert_unique
 from tests.support.servers import ServerFixtures
@@ -83,11 +84,106 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     assert finding.sequence == "photos"
     assert "offset 3" in finding.value
     on = [*options(urls[:2]), "--stride", str(STRIDE)]
-    planned = run_cli("raise", "photos", "--above", 5, "--dry-run", *on)
-    assert "NOT KNOWN: a server with the offset 3 has issued" in planned.text
-    _, _, above = finding.fix.rpartition(" ")
-    known.raise_above("photos", int(above.rstrip(".")))
+    for command in (["raise", "photos", "--above", 5], ["restore", "photos"]):
+        refused = run_cli(*command, *on)
+        assert refused.code == 3
+        assert "offset 3, which the pool 'default' does not have" in refused.text
+    with pytest.raises(TicketTableError, match="offset 3"):
+        known.raise_above("photos", 10**7)
+    command = finding.fix.rpartition("sqla-tickets ")[2].rstrip(".").split()
+    assert "must never run again" in run_cli(*command, "--dry-run", *on).text
+    assert [f for f in examine(known) if f.code == "server-not-configured"]
+    done = run_cli(*command, "--yes", *on)
+    assert done.code == 0, done.text
     assert not [f for f in examine(known) if f.code == "server-not-configured"]
+    again = run_cli(*command, "--yes", *on)
+    assert again.code == 3
+    assert "the missing offsets are: none" in again.text
+
+
+def test_move_without_a_server_that_others_have_overtaken_is_refused(
+    known: TicketPool, grown: TicketPool, media: TicketPool
+) -> None:
+    """Each server has a rate of its own, so a number says nothing about who else issues tickets."""
+    drawn = [ticket for n in range(3) for ticket in grown.servers[n].draw("photos", 200)[0]]
+    grown.dispose()  # which writes the marks
+    for server in known.servers:
+        drawn += server.draw("photos", 10**6)[-1]
+    with pytest.raises(TicketTableError, match="offset 3"):
+        operations.move(known, "photos", media)
+    with pytest.raises(TicketTableError, match="offset 3"):
+        known.raise_above("photos", 10**9)
+    drawn += [grown.servers[n].draw("photos", 1)[0][0] for n in range(3)]
+    assert_unique(drawn)
+
+
+class _Killed(Exception):
+    """Ends an operation, as SIGKILL would."""
+
+
+def _kill(*_: object) -> None:
+    raise _Killed
+
+
+def test_move_that_was_killed_is_not_finished_without_a_server(
+    known: TicketPool, grown: TicketPool, media: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables are closed, so none shows a number."""
+    drawn = [ticket for n in range(3) for ticket in grown.servers[n].draw("photos", 200)[0]]
+    drawn += grown.servers[2].draw("photos", 10**6)[-1]
+    grown.dispose()  # which writes the marks
+    with monkeypatch.context() as killed:
+        killed.setattr(TableHandle, "open", _kill)
+        with pytest.raises(_Killed):
+            operations.move(grown, "photos", media)
+    with pytest.raises(TicketTableError, match="offset 3"):
+        operations.move(known, "photos", media)
+    operations.move(grown, "photos", media)
+    assert min(media.next_ids("photos", 9)) > max(drawn)
+
+
+def test_server_that_is_gone_for_good_retires(
+    known: TicketPool, grown: TicketPool, media: TicketPool, urls: list[URL]
+) -> None:
+    drawn = [ticket for n in range(3) for ticket in grown.servers[n].draw("photos", 200)[0]]
+    grown.dispose()
+    with pytest.raises(TicketArgumentError, match="the missing offsets are: 3"):
+        resize.retire_absent(known, "photos", 4)
+    above = resize.retire_absent(known, "photos", 3)
+    assert above > max(drawn)
+    later = [known.servers[n].draw("photos", 1)[0][0] for n in range(2)]
+    assert min(later) > above
+    with TicketPool([*urls[:2], urls[4]], stride=STRIDE) as other:
+        resize.begin(known, other, "photos")
+        later += [other.servers[2].draw("photos", 1)[0][0]]
+        with pytest.raises(TicketTableError, match="offset 3"):  # it is there again
+            operations.rename(known, "photos", "pictures")
+    assert_unique([*drawn, *later])
+
+
+def test_retired_server_that_joins_again_is_missed_at_once(
+    known: TicketPool, grown: TicketPool, media: TicketPool
+) -> None:
+    """Before it has issued any ticket."""
+    resize.retire(grown, "photos", 1)
+    assert operations.absent_servers(known, "photos") == {}
+    resize.begin(known, grown, "photos")
+    with pytest.raises(TicketTableError, match="offset 3"):
+        operations.move(known, "photos", media)
+
+
+def test_late_mark_of_a_retired_server_does_not_bring_it_back(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    """A client of before writes what it has drawn after the server has retired."""
+    with TicketPool(urls[:3], stride=STRIDE) as client:
+        client._marks.__dict__["on_accepted"] = lambda *_: None
+        for server in client.servers:
+            server.draw("photos", 200)
+        resize.retire(grown, "photos", 1)
+        client._marks.begin_to_write(client.servers[0])
+        client.dispose()
+    assert operations.absent_servers(known, "photos") == {}
 
 
 @pytest.mark.parametrize("is_drawn_from", [False, True])
