@@ -149,8 +149,14 @@ class TicketPool(event.EventTarget):
         )
         #: The ticket servers that are SQLite files.
         self._files = tuple(s for s in self.servers if s.context.dialect.is_embedded)
-        #: Whether a driver is async, so that only SQLAlchemy's greenlet can wait for it.
+        #: Whether the drivers are async, so that only SQLAlchemy's greenlet can wait for them.
         self._is_async = any(server.engine.dialect.is_async for server in self.servers)
+        if self._is_async and not all(server.engine.dialect.is_async for server in self.servers):
+            drivers = ", ".join(server.engine.url.drivername for server in self.servers)
+            raise TicketArgumentError(
+                f"{this} has synchronous and asynchronous drivers ({drivers}): expected one kind, because a draw asks all "
+                "servers how far its own has come. Give all URLs drivers of one kind"
+            )
         self._check_offsets()
         self._warn_of_duplicates()
         self.info: dict[Any, Any] = {}

@@ -204,9 +204,7 @@ class Peer:
                 number=number, read_in=read_in, written=number
             )
             return True
-        # an async server is asked by no thread: all that was drawn counts as earlier until the next draw
-        can_be_asked = issuer.store.can_be_asked_by(self.server)
-        shown = issuer.store.last_ticket(table.name) if can_be_asked else 0
+        shown = issuer.store.last_ticket(table.name)
         if shown is None:
             self.read_again(table)
             return False
@@ -264,7 +262,7 @@ class Peer:
     def is_awaited_by(self, server: ServerAccess) -> bool:
         """Whether a draw from ``server`` may wait until this peer has stored its mark."""
         is_up = not self.is_left_behind and self.store.takes_marks
-        return is_up and self.store.can_be_asked_by(server) and not self.server.is_also(server)
+        return is_up and not self.server.is_also(server)
 
     def count_wait(self, now: float, seconds: float) -> None:
         """Count the time that a draw has waited for it; after enough of it, draws no longer wait.

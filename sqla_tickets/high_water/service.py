@@ -132,12 +132,7 @@ class HighWaterService:
                 peer.has_told(server, table, over) for peer in peers
             )
 
-        asked = [
-            peer
-            for peer in peers
-            if peer.store.may_be_asked(is_required=self.requires_peer)
-            and peer.store.can_be_asked_by(server)
-        ]
+        asked = [peer for peer in peers if peer.store.may_be_asked(is_required=self.requires_peer)]
         late = _ask(
             asked,
             lambda peer: peer.read([(issuer, table)], patient=is_awaited()),
@@ -314,13 +309,13 @@ class HighWaterService:
         """Begin to write new marks to all healthy servers.
 
         Args:
-            server: the server that was drawn from; if its driver is synchronous, peers with an asynchronous one are left out.
+            server: the server that was drawn from.
         """
         spread = random.uniform(0.8, 1.0)  # guards no secret
         self._due = time.monotonic() + TIMING.interval_seconds * spread
         together: list[Peer] = []
         for peer in self._peers:
-            if not peer.store.is_well or not peer.store.can_be_asked_by(server):
+            if not peer.store.is_well:
                 continue
             issuers = self._peers_of(peer.server)
             if peer.is_writing or not peer.store.waits_in_thread:

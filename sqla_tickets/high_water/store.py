@@ -143,17 +143,11 @@ class HighWaterStore:
             return f"its mark {table.refuted_marks[self.server]} cannot be true"
         if in_memory(self.server.engine):
             return "it is in this process's memory"
-        if not self.can_be_asked_by(drawn):
-            return "its driver is asynchronous, but the caller is synchronous"
         if self.server.breaker.reason is not None:
             return str(self.server.breaker.reason).removeprefix(f"{self.server}: ")
         if self._read_error in _HAS_NONE:
             return f"this user cannot read its table {MARKS}: {self._read_error.value}"
         return "no answer in time" if self._read_error is None else self._read_error.value
-
-    def can_be_asked_by(self, drawn: ServerAccess) -> bool:
-        """Whether a draw from ``drawn`` can wait for it; a synchronous draw cannot wait for an async driver."""
-        return drawn.engine.dialect.is_async or not self.server.engine.dialect.is_async
 
     @property
     def waits_in_thread(self) -> bool:

@@ -184,6 +184,12 @@ def test_one_spec_in_two_pools_is_two_servers() -> None:
     assert servers[0].engine is not servers[1].engine
 
 
+def test_drivers_of_two_kinds_are_refused() -> None:
+    """A draw from a synchronous one cannot wait for the marks that an asynchronous one keeps."""
+    with pytest.raises(TicketArgumentError, match=r"\(mysql\+pymysql, mysql\+asyncmy\)"):
+        TicketPool(["mysql+pymysql://t1/t", "mysql+asyncmy://t2/t"])
+
+
 def test_server_of_another_pool_is_refused() -> None:
     (server,) = TicketPool(["sqlite://"]).servers
     with pytest.raises(TicketArgumentError, match="ServerSpec, not a TicketServer"):

@@ -1036,15 +1036,14 @@ def test_who_is_cancelled_while_it_asks_has_learned_nothing_for_others(
 
 
 @pytest.mark.ticket_servers("mariadb")
-def test_marks_of_an_async_server_are_written_to_a_synchronous_peer_after_a_drop(
+def test_marks_are_written_in_an_event_loop_after_a_drop(
     ticket_urls: list[URL], open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its table cannot be asked from the thread that finds the new generation."""
     other = open_pool(ticket_urls)
     other.create_table("photos", layout="counter")
 
     async def draw() -> None:
-        pool = TicketPool([ticket_urls[0], ticket_urls[1].set(drivername="mysql+asyncmy")])
+        pool = TicketPool([url.set(drivername="mysql+asyncmy") for url in ticket_urls])
         server, first = pool.servers[1], marks_on(ticket_urls[0])["photos", 2]
 
         async def draw_until_marked(above: int) -> None:
