@@ -470,17 +470,17 @@ def absent_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[F
     if server is not next(each for each in pool.servers if each.error is None):
         return  # one of them reports it
     for name, marks in pool.absent.items():
-        for offset, mark in marks.items():
+        if marks:
+            issued = ", ".join(f"offset {offset}: up to {mark:,}" for offset, mark in marks.items())
             yield Finding(
                 code="server-not-configured",
                 severity="repeats",
                 sequence=name,
                 variable=f"marks of {name}",
-                value=f"a server with the offset {offset} has issued tickets up to {mark:,}",
-                why="This configuration does not have that server. So a raise, a move or a restore, which would leave it "
-                "out, is refused.",
+                value=f"tickets of servers that are not configured ({issued})",
+                why="What would leave out such a server is refused: a raise, a move, a restore.",
                 fix="Add it to the configuration, which names all servers in the order of their offsets. If it is gone for "
-                f"good: sqla-tickets retire {named(name, pool.pool.name)} --gone {offset}",
+                f"good: sqla-tickets retire {named(name, pool.pool.name)} --gone {min(marks)}",
             )
 
 

@@ -158,6 +158,9 @@ def create(
             handle.raise_above(least)
     if above:
         pool._marks.of(name).write_raised(above)
+    elif lost:  # a table that is lost again before a draw must not begin there again
+        opened = [handle.server for handle, s in states.items() if not isinstance(s, ActiveTable)]
+        pool._marks.of(name).write_raised(lost, opened)
     return True
 
 

@@ -82,7 +82,7 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     assert not [f for f in examine(grown) if f.code == "server-not-configured"]
     (finding,) = [f for f in examine(known) if f.code == "server-not-configured"]
     assert finding.sequence == "photos"
-    assert "offset 3" in finding.value
+    assert "offset 3: up to" in finding.value
     on = [*options(urls[:2]), "--stride", str(STRIDE)]
     for command in (["raise", "photos", "--above", 5], ["restore", "photos"]):
         refused = run_cli(*command, *on)
