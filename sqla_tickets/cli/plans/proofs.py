@@ -36,17 +36,14 @@ def number_of(server: TicketServer, name: str, state: FoundTable) -> int:
             f" {shlex.quote(name)}"
         )
     if isinstance(state, Tombstone):
-        advice = (
-            "run the migration that closed it again, or name the pool that has the sequence now"
-        )
+        what, advice = f"is closed ({state.kind})", "run the migration that closed it again"
         if state.end:
-            advice = (
-                "remove that server from the configuration, or run sqla-tickets create"
-                f" {shlex.quote(name)}"
-            )
-        raise TicketTableError(
-            f"the ticket table {name!r} on {server} {state.end or f'is closed ({state.kind})'}: {advice}"
-        )
+            what = state.end
+            advice = f"remove that server from the configuration, or run sqla-tickets create {shlex.quote(name)}"
+        elif state.kind == "moved":
+            what = f"has moved to {state.sequence!r} of the pool {state.pool!r}"
+            advice = f"name that pool with --pool {shlex.quote(state.pool)}, or finish an interrupted move"
+        raise TicketTableError(f"the ticket table {name!r} on {server} {what}: {advice}")
     return state.number or 0
 
 

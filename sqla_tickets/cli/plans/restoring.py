@@ -205,8 +205,8 @@ def _moved_in_part(
         if isinstance(state, Tombstone) and state.kind == "moved":
             return TicketTableError(
                 f"{name!r} has become {state.sequence!r} of the pool {state.pool!r} on {server}, and not on the other "
-                "servers: a backup is older than that change. Repeat that move, rename or migration, which closes the "
-                "table on all servers"
+                "servers: one of them has a backup from before a change. Repeat the sequence's last move, rename or "
+                "migration, which changes the table on all servers"
             )
     return None
 
