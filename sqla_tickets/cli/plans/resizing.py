@@ -253,9 +253,13 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
 
 
 def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards: ShardIds) -> Plan:
-    """Retire a server that is gone for good; the others continue above its tickets and every id on the shards."""
+    """Retire a server that is gone for good; the others continue above its tickets and every id on the shards.
+
+    Sequences that it never had are left out.
+    """
     steps: dict[str, list[str]] = {}
-    for name in names:
+    had = [name for name in names if offset in operations.absent_servers(pool, name)]
+    for name in had or names:
         mark = resize.check_is_absent(pool, name, offset)
         steps[name] = [
             *_ids_on_shards(on_shards, name),
@@ -268,7 +272,7 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
 
     def run() -> list[str]:
         proofs: list[str] = []
-        for name in names:
+        for name in steps:
             above = resize.retire_absent(pool, name, offset, held=on_shards.largest(name))
             proofs.append(proof_above(pool, name, above, pool.servers))
         return proofs
