@@ -317,7 +317,7 @@ _MODULE_STATE: Final = ((buffer, "_buffers"), (pools, "_pools"))
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Run the package in a world, which takes the place of the real one."""
-    _end_real_threads()
+    _end_real_monitors()
     was_enabled = gc.isenabled()
     gc.collect()  # what is left of an earlier world
     gc.disable()  # it would end what is left of a pool at any moment
@@ -356,8 +356,8 @@ def installed(world: World) -> Iterator[None]:
             setattr(where, name, value)
 
 
-def _end_real_threads() -> None:
-    """End the threads of earlier tests' pools: in a world, they would read its clock."""
+def _end_real_monitors() -> None:
+    """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
     for thread in real_threading.enumerate():
         if thread.name == "sqla_tickets hedging monitor":
             poller: Any = vars(thread)["_target"].__self__
@@ -365,7 +365,6 @@ def _end_real_threads() -> None:
             for server in monitor._servers if monitor is not None else ():
                 server.in_flight.clear()  # else it polls for ever what a test has left
             poller.end()
-        if thread.name.startswith("sqla_tickets"):
             thread.join(timeout=10)
 
 
