@@ -359,8 +359,9 @@ def installed(world: World) -> Iterator[None]:
 def _end_real_monitors() -> None:
     """End the threads that poll the draws of earlier tests' pools: in a world, they would read its clock."""
     for thread in real_threading.enumerate():
-        if thread.name == "sqla_tickets hedging monitor":
-            poller: Any = vars(thread)["_target"].__self__
+        target = vars(thread).get("_target")  # none once its work is done
+        if thread.name == "sqla_tickets hedging monitor" and target is not None:
+            poller: Any = target.__self__
             monitor = poller._monitor()  # of a pool that may be gone
             for server in monitor._servers if monitor is not None else ():
                 server.in_flight.clear()  # else it polls for ever what a test has left
