@@ -478,7 +478,7 @@ def absent_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[F
                 sequence=name,
                 variable=f"marks of {name}",
                 value=f"tickets of servers that are not configured ({issued})",
-                why="What would leave out such a server is refused: a raise, a move, a restore.",
+                why="A raise, a move or a restore would leave them out, so each of these is refused.",
                 fix="Add it to the configuration, which names all servers in the order of their offsets. If it is gone for "
                 f"good: sqla-tickets retire {named(name, pool.pool.name)} --gone {min(marks)}",
             )

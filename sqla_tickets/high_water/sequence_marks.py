@@ -185,9 +185,11 @@ class SequenceMarks:
             TicketServerError: a server did not store it.
         """
         for peer in self._peers:
-            if peer.offset in offsets or peer.store.kept(self._name) == {}:
+            if peer.offset in offsets:
                 continue
             answer = peer.store.read([self._name], patient=True)
+            if answer is None and peer.store.kept(self._name) == {}:
+                continue  # it keeps no marks
             rows = [m for m in answer[1] if m.stride == self._stride] if answer else []
             retired = [
                 row._replace(number=retired_mark(max(above, row.number), self._stride, row.offset))

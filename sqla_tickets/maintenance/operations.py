@@ -340,8 +340,7 @@ def check_raise(pool: Servers, name: str, above: int) -> None:
     Raises:
         TicketError: as `raise_above` raises it.
     """
-    for offset, mark in absent_servers(pool, name).items():
-        raise absent_error(pool, name, offset, mark)
+    check_none_absent(pool, name)
     refuse_to_meet(pool, name, above, joined_above(pool, name))
     for handle in handles(pool, name):
         handle.run(tombstones.check_raise, above)
@@ -522,6 +521,16 @@ def absent_error(pool: Servers, name: str, offset: int, mark: int) -> TicketTabl
     )
 
 
+def check_none_absent(pool: Servers, name: str) -> None:
+    """Check that the pool lacks no server that issues the sequence's tickets with its stride.
+
+    Raises:
+        TicketTableError: it does.
+    """
+    for offset, mark in absent_servers(pool, name).items():
+        raise absent_error(pool, name, offset, mark)
+
+
 def check_all_servers(pool: Servers, name: str) -> None:
     """Check that the pool has all servers of the sequence: no others have joined, with its stride or a larger one.
 
@@ -529,8 +538,7 @@ def check_all_servers(pool: Servers, name: str) -> None:
         TicketTableError: it has not.
         TicketError: a server failed.
     """
-    for offset, mark in absent_servers(pool, name).items():
-        raise absent_error(pool, name, offset, mark)
+    check_none_absent(pool, name)
     for handle in handles(pool, name):
         joined = handle.run(tombstones.joined_above)
         if joined is not None:

@@ -23,7 +23,7 @@ begin before one of those is opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,9 +50,9 @@ __all__ = [
     "GAP_NUMBERS",
     "begin",
     "begins_above",
-    "check_is_absent",
     "earlier_gap",
     "finish",
+    "not_absent_error",
     "retire",
     "retire_absent",
     "unfinished",
@@ -504,9 +504,11 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
         TicketArgumentError: no server with that offset is missing from the pool.
         TicketError: a server failed. Call it again when that is repaired.
     """
-    check_is_absent(pool, name, offset)
     marks = pool._marks.of(name)
-    above = max(marks.verified().largest, held) + pool._marks.margin
+    known = marks.verified()
+    if offset not in known.absent:
+        raise not_absent_error(pool, offset, known.absent)
+    above = max(known.largest, held) + pool._marks.margin
     refuse_to_meet(pool, name, above, joined_above(pool, name))
     tables = handles(pool, name)
     for handle in tables:
@@ -518,17 +520,16 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
     return above
 
 
-def check_is_absent(pool: Servers, name: str, offset: int) -> int:
-    """Check that a server that issues the sequence's tickets is missing from the pool; returns its largest mark.
+def not_absent_error(pool: Servers, offset: int, absent: Iterable[int]) -> TicketArgumentError:
+    """The error about a server that does not issue tickets, or that the pool has.
 
-    Raises:
-        TicketArgumentError: it is not.
+    Args:
+        pool: the pool.
+        offset: the server's offset.
+        absent: the offsets of the servers that the pool lacks.
     """
-    absent = absent_servers(pool, name)
-    if offset not in absent:
-        known = ", ".join(map(str, absent)) or "none"
-        raise TicketArgumentError(
-            f"no server with the offset {offset} has issued tickets of {name!r} and is missing from the pool "
-            f"{pool.name!r}: the missing offsets are: {known}"
-        )
-    return absent[offset]
+    known = ", ".join(map(str, sorted(absent))) or "none"
+    return TicketArgumentError(
+        f"no server with the offset {offset} has issued tickets and is missing from the pool {pool.name!r}: the missing "
+        f"offsets are: {known}"
+    )

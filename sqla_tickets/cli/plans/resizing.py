@@ -257,10 +257,14 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
 
     Sequences that it never had are left out.
     """
+    absent = {name: operations.absent_servers(pool, name) for name in names}
+    marks = {name: found[offset] for name, found in absent.items() if offset in found}
+    if not marks:
+        raise resize.not_absent_error(
+            pool, offset, {each for found in absent.values() for each in found}
+        )
     steps: dict[str, list[str]] = {}
-    had = [name for name in names if offset in operations.absent_servers(pool, name)]
-    for name in had or names:
-        mark = resize.check_is_absent(pool, name, offset)
+    for name, mark in marks.items():
         steps[name] = [
             *_ids_on_shards(on_shards, name),
             f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must never run again",

@@ -69,8 +69,10 @@ def restore(
     moved = _moved_in_part(name, states)
     if moved is not None:
         return impossible(name, moved)
-    for missing_offset, mark in operations.absent_servers(pool, name).items():
-        return impossible(name, operations.absent_error(pool, name, missing_offset, mark))
+    try:
+        operations.check_none_absent(pool, name)
+    except TicketTableError as error:
+        return impossible(name, error)
     kept = {server: pool._marks.of(name).kept_by(server) for server in pool.servers}
     joined = operations.joined_above(pool, name)
     known, unanswered = _recorded_tickets(pool, name, states, kept, servers, on_shards, joined)
