@@ -671,9 +671,7 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     "--last",
     type=COUNT,
     metavar="NUMBER",
-    default=1,
-    show_default=True,
-    help="How many servers at the end of the list to retire.",
+    help="How many servers at the end of the list to retire; default: 1.",
 )
 @click.option(
     "--gone",
@@ -688,7 +686,7 @@ def retire(
     pools: PoolOptions,
     as_json: bool,
     sequences: tuple[str, ...],
-    last: int,
+    last: int | None,
     gone: int | None,
     shards: tuple[str, ...],
     columns: tuple[str, ...],
@@ -700,6 +698,8 @@ def retire(
 
     The other servers are raised above every ticket of the retired ones, and above every id on the shards.
     """
+    if last and gone:
+        raise click.UsageError("give --last or --gone, not both")
     with pools.one() as pool:
         opened = _opened(pools, shards, as_json=as_json)
         asked = _asked([pool], opened)
@@ -707,7 +707,7 @@ def retire(
             names = _named(pool, sequences, or_nodes=True)
             on_shards = ids_on_shards(pool, opened, names, columns, models, are_needed=bool(shards))
             if gone is None:
-                plan = plans.retire(pool, names, last, on_shards)
+                plan = plans.retire(pool, names, last or 1, on_shards)
             else:
                 plan = plans.retire_absent(pool, names, gone, on_shards)
         execute([plan], asked, dry_run=dry_run, is_confirmed=yes, must_know=True, as_json=as_json)
