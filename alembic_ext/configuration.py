@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from alembic.util import CommandError
 from sqlalchemy import MetaData
 
-from sqla_tickets import TicketError, TicketPool
+from sqla_tickets import AsyncTicketPool, TicketArgumentError, TicketError, TicketPool
 from sqla_tickets.concurrency import in_event_loop
 from sqla_tickets.pool import attached_pools
 
@@ -76,6 +76,13 @@ def pool_named(pools: Pools, name: str | None) -> TicketPool:
             f"no ticket pool named {wanted!r} is configured (configured: {there}): name one of these, or configure it "
             f"where they are: in ticket_pools, or as {where} of alembic.ini"
         ) from None
+
+
+def possible_names(pools: Pools, name: str | None) -> list[str]:
+    """The names of the pools that ``name`` may mean: None is the default pool, which may be gone, or the only one."""
+    if name is not None:
+        return [name]
+    return ["default", *pools] if len(pools) == 1 else ["default"]
 
 
 def find_pools(context: MigrationContext) -> dict[str, TicketPool]:
@@ -202,19 +209,31 @@ def _naming(key: str) -> Generator[None]:
 
 
 def _made_of(given: Any) -> dict[str, TicketPool]:
-    """The pools that env.py passes: a pool, several pools, a list of servers, or either by name."""
-    if isinstance(given, TicketPool):
-        return {given.name: given}
+    """The pools that env.py passes: a pool, several pools, a list of servers, or either by name.
+
+    Raises:
+        TicketArgumentError: a pool has another name than its key, or the same as another pool.
+    """
     if isinstance(given, Mapping):
-        by_name = cast("Mapping[str, Any]", given)
-        return {
-            name: pool if isinstance(pool, TicketPool) else TicketPool(pool, name=name)
-            for name, pool in by_name.items()
-        }
-    each = _listed(given)
-    if all(isinstance(pool, TicketPool) for pool in each):
-        return {pool.name: pool for pool in each}
-    return {"default": TicketPool(each)}
+        by_name = [*cast("Mapping[str, Any]", given).items()]
+    else:
+        each = _listed(given)
+        are_pools = all(isinstance(pool, (TicketPool, AsyncTicketPool)) for pool in each)
+        by_name = [(pool.name, pool) for pool in each] if are_pools else [("default", each)]
+    made: dict[str, TicketPool] = {}
+    for name, servers in by_name:
+        pool = servers.sync_pool if isinstance(servers, AsyncTicketPool) else servers
+        if not isinstance(pool, TicketPool):
+            pool = TicketPool(pool, name=name)
+        # the tables' metadata has the pool's own name
+        if pool.name != name:
+            raise TicketArgumentError(
+                f"the pool under the key {name!r} has the name {pool.name!r}: expected the same, so give it name={name!r}"
+            )
+        if name in made:
+            raise TicketArgumentError(f"two pools have the name {name!r}: give each its own name=")
+        made[name] = pool
+    return made
 
 
 def _in_files(

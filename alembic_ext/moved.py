@@ -14,24 +14,21 @@ from sqla_tickets.maintenance import redirect_paths
 from sqla_tickets.tables.metadata import Step
 
 from .base import TicketTableOp
-from .configuration import Pools, pool_named
+from .configuration import Pools, pool_named, possible_names
 
 Result = TypeVar("Result")
 log = logging.getLogger("alembic.sqla_tickets")
 
 
-def step_of(op: TicketTableOp) -> Step:
-    """The location of an operation's sequence when the migration was written."""
-    return op.pool or "default", op.name
-
-
 def find_moved(pools: Pools, op: TicketTableOp) -> tuple[TicketPool, str] | None:
     """The present pool and name of a sequence, by its tables' metadata; None if it has not moved."""
-    found = redirect_paths.find(pools.values(), step_of(op))
-    if found is not None:
-        there = _said((found[0].name, found[1]))
-        log.info("the sequence %s is now %s", _said(step_of(op)), there)
-    return found
+    for pool_name in possible_names(pools, op.pool):
+        found = redirect_paths.find(pools.values(), (pool_name, op.name))
+        if found is not None:
+            here, there = _said((pool_name, op.name)), _said((found[0].name, found[1]))
+            log.info("the sequence %s is now %s", here, there)
+            return found
+    return None
 
 
 def where_it_is(pools: Pools, op: TicketTableOp, do: Callable[[TicketPool, str], Result]) -> Result:
@@ -62,15 +59,28 @@ def _along_tombstones(
 
 
 @contextmanager
-def unless_moved(pools: Pools, source: Step, target: Step) -> Generator[None]:
-    """Log that a move or a rename is done; suppress the error of repeating one that an earlier run has finished."""
+def unless_moved(
+    pools: Pools, op: TicketTableOp, *, to: str | None, new_name: str
+) -> Generator[None]:
+    """Log that a move or a rename is done; suppress the error of repeating one that an earlier run has finished.
+
+    Args:
+        pools: the pools of the migration.
+        op: the operation.
+        to: the pool that gets the sequence; None if it stays.
+        new_name: its name from now on.
+    """
+    steps = [((name, op.name), (to or name, new_name)) for name in possible_names(pools, op.pool)]
     try:
         yield
+        source, target = steps[-1]
         log.info("%s has become %s", _said(source), _said(target))
     except (CommandError, TicketError):
-        if not redirect_paths.has_gone(pools.values(), source, target):
-            raise
-        log.info("nothing to do: %s has already become %s", _said(source), _said(target))
+        for source, target in steps:
+            if redirect_paths.has_gone(pools.values(), source, target):
+                log.info("nothing to do: %s has already become %s", _said(source), _said(target))
+                return
+        raise
 
 
 def _said(step: Step) -> str:

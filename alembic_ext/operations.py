@@ -48,7 +48,7 @@ from sqla_tickets.tables.new_table import NewTable
 from . import offline
 from .base import TicketTableOp, operation
 from .configuration import Pools, option, pool_named, pools_of, shards_of
-from .moved import find_moved, step_of, unless_moved, where_it_is
+from .moved import find_moved, unless_moved, where_it_is
 
 if TYPE_CHECKING:  # Alembic may be in the middle of its own import
     from alembic.runtime.migration import MigrationContext
@@ -354,8 +354,7 @@ def rename_ticket_table(operations: Operations, op: RenameTicketTableOp) -> None
     """Rename the table, unless an earlier run has done it."""
     context = operations.migration_context
     offline.refuse(context, op.name, "renamed: its high water is not known")
-    source = step_of(op)
-    with pools_of(context) as pools, unless_moved(pools, source, (source[0], op.new_name)):
+    with pools_of(context) as pools, unless_moved(pools, op, to=None, new_name=op.new_name):
         maintenance.rename(pool_named(pools, op.pool), op.name, op.new_name)
 
 
@@ -381,7 +380,7 @@ def move_ticket_table(operations: Operations, op: MoveTicketTableOp) -> None:
     """Move the table, unless an earlier run has done it."""
     context = operations.migration_context
     offline.refuse(context, op.name, "moved: its high water is not known")
-    with pools_of(context) as pools, unless_moved(pools, step_of(op), (op.to, op.name)):
+    with pools_of(context) as pools, unless_moved(pools, op, to=op.to, new_name=op.name):
         maintenance.move(pool_named(pools, op.pool), op.name, pool_named(pools, op.to))
 
 

@@ -187,6 +187,23 @@ def test_long_history_of_names_and_pools_is_replayed(
     assert tables_of(media_urls) == {"c"}
 
 
+@pytest.mark.parametrize("has_tombstone", [True, False])
+def test_rename_in_the_only_pool_is_replayed_whatever_its_name(
+    media: TicketPool, has_tombstone: bool
+) -> None:
+    with operations(media) as running:
+        running.invoke(CreateTicketTableOp("photos"))
+        running.invoke(RenameTicketTableOp("photos", "pictures"))
+        drawn = media.next_ids("pictures", 10)
+        for server in () if has_tombstone else media.servers:
+            server.drop("photos")
+        running.invoke(CreateTicketTableOp("photos"))
+        running.invoke(RaiseTicketTableOp("photos", above=1000))
+        running.invoke(RenameTicketTableOp("photos", "pictures"))
+    assert maintenance.names(media) == {"pictures"}
+    assert min(media.next_ids("pictures", 10)) > max(1000, *drawn)
+
+
 def test_move_to_a_pool_that_is_not_configured_is_an_error(
     default: TicketPool, media: TicketPool
 ) -> None:

@@ -15,7 +15,7 @@ from alembic.util import CommandError
 from sqlalchemy import MetaData, create_engine
 
 from alembic_ext.configuration import find_pools, pool_named, pools_of
-from sqla_tickets import TicketPool
+from sqla_tickets import AsyncTicketPool, TicketPool
 from tests.support.migration_contexts import configured_context
 from tests.support.projects import Project
 
@@ -113,6 +113,28 @@ def test_attributes_come_before_what_is_attached(given: Any, tmp_path: Path) -> 
     assert hosts(configured_context(config, target_metadata=metadata)) == {"default": ["a", "b"]}
     made = configured_context(config, target_metadata=metadata, ticket_pools={"x": [TWO]})
     assert hosts(made) == {"x": ["b"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"default": TicketPool([ONE]), "media": TicketPool([TWO])},
+        [TicketPool([ONE]), TicketPool([TWO])],
+    ],
+    ids=["by name", "list"],
+)
+def test_a_pool_has_one_name(given: Any) -> None:
+    """A tombstone names the pool by its own name, so clients would follow it to another pool."""
+    with pytest.raises(
+        CommandError, match=r"^ticket_pools: .*(name='media'|two pools .*'default')"
+    ):
+        find_pools(configured_context(ticket_pools=given))
+
+
+def test_asynchronous_pools_are_taken_like_others() -> None:
+    pools = [AsyncTicketPool([ONE]), AsyncTicketPool([TWO], name="media")]
+    for given in (pools, {pool.name: pool for pool in pools}, [pools[0], pools[1].sync_pool]):
+        assert hosts(configured_context(ticket_pools=given)) == {"default": ["a"], "media": ["b"]}
 
 
 def test_given_pools_replace_all_those_of_the_file(tmp_path: Path) -> None:
