@@ -27,9 +27,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from .. import TicketArgumentError, TicketError, TicketSequence
+from ..connect.engines import shown_address
 from ..connect.failures import without_password
 from ..dialects import find_dialect
-from ..dialects.base import HOST_OPTIONS
 from ..orm.mappers import drawing_columns
 from ..orm.sequence import sequence_of
 from ..status.text import EVERY_SHARD
@@ -92,13 +92,7 @@ class Shard:
             ) from None
 
     def __str__(self) -> str:
-        url = self._engine.url
-        host = (url.host or "") + (f":{url.port}" if url.port else "")
-        # no other option, as it may hold a password
-        named = [url.query.get(name, ()) for name in HOST_OPTIONS]
-        more = [text for found in named for text in ((found,) if isinstance(found, str) else found)]
-        host = ",".join([host, *more] if host else more)
-        return f"{url.get_backend_name()}://{host}/{url.database or ''}"
+        return shown_address(self._engine.url)
 
     def keys(self) -> dict[str, str]:
         """The tables with a one-column primary key, and the column's name."""

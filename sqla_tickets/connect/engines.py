@@ -11,6 +11,7 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from ..dialects import class_of, dialect_of, find_dialect
+from ..dialects.base import HOST_OPTIONS
 from ..errors import TicketArgumentError
 from .timeouts import Timeouts
 
@@ -93,6 +94,15 @@ def _limit_waits(engine: Engine, timeouts: Timeouts) -> None:
 def in_memory(engine: Engine) -> bool:
     """Whether the database is in memory, so that all users share one connection."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
+
+
+def shown_address(url: URL) -> str:
+    """The address in a URL, for messages: no user, no password, and no options but hosts and sockets."""
+    host = (url.host or "") + (f":{url.port}" if url.port else "")
+    named = [url.query.get(name, ()) for name in HOST_OPTIONS]
+    more = [text for found in named for text in ((found,) if isinstance(found, str) else found)]
+    host = ",".join([host, *more] if host else more)
+    return f"{url.get_backend_name()}://{host}/{url.database or ''}"
 
 
 def address_of(engine: Engine) -> Hashable:

@@ -95,7 +95,7 @@ def failure_of(
         error: the driver's error, if there is one.
         server: the server's name.
         url: the server's URL.
-        table: the name of the sequence; None when no table was used yet.
+        table: the name of the sequence; empty for the work on all tables, None when no table was used yet.
         dialect: the server's dialect.
     """
     text = _text_of(error) if error else ""  # a time-out of asyncio's says nothing
@@ -110,9 +110,12 @@ def failure_of(
         return TicketServerError(f"{server}: {what}{said}: {advice}")
     error_class, advice = _OF_THE_TABLE[kind]
     if kind is ErrorKind.ACCESS_DENIED:
-        missing = dialect.missing_grant(error, url.database, url.username) if error else None
+        missing = None
+        if error and url.database and url.username:
+            missing = dialect.missing_grant(error, url.database, url.username)
         advice = missing or advice.format(dialect.drawing_privileges())
-    return error_class(f"the ticket table {table!r} on {server}: {kind.value}{said}: {advice}")
+    tables = f"the ticket table {table!r}" if table else "the ticket tables"
+    return error_class(f"{tables} on {server}: {kind.value}{said}: {advice}")
 
 
 def _text_of(error: Exception) -> str:

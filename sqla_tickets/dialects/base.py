@@ -77,6 +77,11 @@ class ErrorKind(enum.Enum):
     TIMEOUT = "no answer in time"
     TOO_MANY_CONNECTIONS = "the server accepts no more connections"
 
+    @property
+    def word(self) -> str:
+        """The ``kind`` of a `TicketError` with this meaning."""
+        return self.name.lower()
+
 
 class TableShape(NamedTuple):
     """The description of a ticket table, for the statements that create it.
@@ -170,7 +175,7 @@ def _write_parameters(element: _Template, compiler: SQLCompiler, **kw: Any) -> s
     return re.sub(r"\0(\w+)\0", insert, element.text)
 
 
-#: What every kind of server, or the system below it, says without a code of its own.
+#: Messages without a code, of any kind of server or of its system.
 _TEXTS: Final = {
     r"too many (clients|connections)|remaining connection slots": ErrorKind.TOO_MANY_CONNECTIONS,
     # ENOSPC, in what servers say of a file that they could not write
@@ -285,9 +290,7 @@ class TicketDialect(ABC):
             ErrorKind.DISCONNECTED,
         )
 
-    def missing_grant(
-        self, error: BaseException, database: str | None, user: str | None
-    ) -> str | None:
+    def missing_grant(self, error: BaseException, database: str, user: str) -> str | None:
         """The statement that grants a user the missing privilege, if the error names it."""
         return None
 

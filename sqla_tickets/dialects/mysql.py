@@ -173,14 +173,13 @@ class MySQL(TicketDialect):
         is_its_own = kind is ErrorKind.KILLED and "timed out" in str(error)
         return ErrorKind.TIMEOUT if is_its_own else kind
 
-    def missing_grant(
-        self, error: BaseException, database: str | None, user: str | None
-    ) -> str | None:
+    def missing_grant(self, error: BaseException, database: str, user: str) -> str | None:
+        here = self.grant_target(database, "*")
         denied = re.search(r"([A-Z][A-Z, ]*) command denied", str(error))
         if denied:
-            return f"GRANT {denied[1]} ON {database}.* TO {user!r}"
+            return f"GRANT {denied[1]} ON {here} TO {user!r}"
         if self.error_code(error) == 1044:  # this, of all privileges, MySQL does not name
-            return f"GRANT LOCK TABLES ON {database}.* TO {user!r}"
+            return f"GRANT LOCK TABLES ON {here} TO {user!r}"
         return None
 
     # -- connections

@@ -78,9 +78,7 @@ class PostgreSQL(TicketDialect):
         """Psycopg and asyncpg put the code into ``sqlstate``, psycopg2 into ``pgcode``; libpq hides it."""
         return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
-    def missing_grant(
-        self, error: BaseException, database: str | None, user: str | None
-    ) -> str | None:
+    def missing_grant(self, error: BaseException, database: str, user: str) -> str | None:
         owned = re.search(r"must be owner of (?:table|relation) (\S+)", str(error))
         if owned:
             return f"ALTER TABLE {owned[1]} OWNER TO {user}"

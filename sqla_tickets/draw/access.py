@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine
 from ..arguments import whole_number
 from ..concurrency import in_event_loop, off_the_loop, pause, random, threading, time, within
 from ..connect.connection import Connection
-from ..connect.engines import address_of, engine_for
+from ..connect.engines import address_of, engine_for, shown_address
 from ..connect.failures import concerns_table, failure_of
 from ..connect.identity import Identity, KnownRuns
 from ..connect.pool import Connections
@@ -166,10 +166,11 @@ class ServerAccess:
         self.tables: dict[str, TicketTable] = {}
 
     def __str__(self) -> str:
-        """The name in messages, logs and metrics: no user, no password, no options."""
-        url = self.engine.url
-        host = (url.host or "") + (f":{url.port}" if url.port else "")
-        return f"{url.get_backend_name()}://{host}/{url.database or ''} (offset {self.offset})"
+        """The name in messages, logs and metrics: no user, no password, and no options but hosts and sockets."""
+        return f"{shown_address(self.engine.url)} (offset {self.offset})"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
 
     def table(self, name: str) -> TicketTable:
         """The state of the sequence's table, as this process knows it."""
@@ -475,7 +476,7 @@ class ServerAccess:
         if kind is ErrorKind.INVALID_NAME and name is None:  # the host's, or the user's
             kind = ErrorKind.DISCONNECTED
         failure = failure_of(kind, error, str(self), self.engine.url, name, self.context.dialect)
-        failure.kind = kind.name.lower()
+        failure.kind = kind.word
         if kind is ErrorKind.INVALID_NAME:
             return failure
         is_full = kind is ErrorKind.TOO_MANY_CONNECTIONS and self.connections.can_do_without_more()

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _in_flight: Final = attrgetter("in_flight")
-#: The `kind` of an error after a lock wait.
-LOCK_TIMEOUT: Final = ErrorKind.LOCK_TIMEOUT.name.lower()
-TOO_MANY_CONNECTIONS: Final = ErrorKind.TOO_MANY_CONNECTIONS.name.lower()
 
 
 def _are_in_flight(servers: Sequence[TicketServer]) -> bool:
@@ -204,11 +201,15 @@ class Failover:
         for failure in failures.values():
             if isinstance(failure, TicketTableMoved):
                 return failure
-        kinds: tuple[type[TicketError], ...]
-        kinds = (TicketTableMissing, TicketTableError, TicketsExhausted, TicketIntegrityError)
-        for kind in kinds:
-            if all(isinstance(failure, kind) for failure in failures.values()):
-                return kind(message)
+        classes: tuple[type[TicketError], ...]
+        classes = (TicketTableMissing, TicketTableError, TicketsExhausted, TicketIntegrityError)
+        for error_class in classes:
+            if all(isinstance(failure, error_class) for failure in failures.values()):
+                error = error_class(message)
+                kinds = {failure.kind for failure in failures.values()}
+                if len(kinds) == 1:
+                    error.kind = kinds.pop()
+                return error
         return NoTicketServer(message, {str(server): e for server, e in failures.items()})
 
 
@@ -335,7 +336,9 @@ def _is_to_be_asked_again(server: TicketServer, name: str, failure: TicketError)
         return False
     if isinstance(failure, (DrawAbandoned, StaleConnection)):
         return True
-    if failure.kind == TOO_MANY_CONNECTIONS:  # which opens no breaker while others are open
+    if (
+        failure.kind == ErrorKind.TOO_MANY_CONNECTIONS.word
+    ):  # which opens no breaker while others are open
         return False
     # the failure opened a breaker, so the server has answered another draw since
     is_well = server.breaker.is_closed and server.table(name).reason is None
@@ -346,10 +349,12 @@ def _is_a_queue(server: TicketServer, name: str, failure: TicketError, since: fl
     """Whether the table that a draw waited for in vain serves other clients, of any process."""
     # in a queue, too, a connection that was idle may have been cut off
     are_served = isinstance(failure, (Crowded, StaleConnection)) or (
-        failure.kind == LOCK_TIMEOUT and server.table(name).answered > since
+        failure.kind == ErrorKind.LOCK_TIMEOUT.word and server.table(name).answered > since
     )
     # a full server serves the connections that are open
-    are_served = are_served or (failure.kind == TOO_MANY_CONNECTIONS and server.breaker.is_closed)
+    are_served = are_served or (
+        failure.kind == ErrorKind.TOO_MANY_CONNECTIONS.word and server.breaker.is_closed
+    )
     return are_served and server.not_to_be_asked(name) is None
 
 

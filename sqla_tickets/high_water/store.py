@@ -123,7 +123,7 @@ class HighWaterStore:
         now, reason = time.monotonic(), self.server.breaker.reason
         patience = self.patience_seconds(is_required=is_required)
         return (
-            (reason is None or reason.kind == ErrorKind.READ_ONLY.name.lower())
+            (reason is None or reason.kind == ErrorKind.READ_ONLY.word)
             and (is_required or now >= self._keeps_none_until)
             and not any(
                 not (asks.is_over or asks.is_suspended) and now - since >= patience

@@ -358,7 +358,8 @@ def _restored_apart(offset: int) -> str:
 
 def in_short(error: str, server: str, sequence: str) -> str:
     """A message without the server and the table, which are shown above it."""
-    table = rf"(?:the (?:(?:ticket )?table|sequence) {re.escape(repr(sequence))} on )?"
+    named = rf"(?:(?:ticket )?table|sequence) {re.escape(repr(sequence))}"
+    table = rf"(?:the (?:{named}|ticket tables) on )?"
     what, found = re.subn(rf"^{table}{re.escape(server)}(?:: | )", "", error)
     if found and not re.match(rf"{table}{re.escape(server)}: ", error):
         what = f"It {what}"

@@ -267,12 +267,12 @@ def _restore(pool: TicketPool, name: str, servers: Sequence[TicketServer], above
 
 def _not_restored(server: TicketServer, error: TicketError) -> str:
     """Why a server cannot be raised, and what an operator can do."""
-    if error.kind == ErrorKind.READ_ONLY.name.lower():
+    if error.kind == ErrorKind.READ_ONLY.word:
         return (
             f"{server} takes no writes: make it writable under an address that no client has, and run this again with"
             " that address"
         )
-    if error.kind == ErrorKind.ACCESS_DENIED.name.lower() and isinstance(error, TicketTableError):
+    if error.kind == ErrorKind.ACCESS_DENIED.word and isinstance(error, TicketTableError):
         return f"{str(error).rpartition(': ')[0]}. {_OTHER_USER}"
     return str(error)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, event
 
-from sqla_tickets import TicketPool, TicketSequence, TicketServerError
+from sqla_tickets import TicketIntegrityError, TicketPool, TicketSequence, TicketServerError
 from sqla_tickets.contrib.prometheus import TicketCollector
 from sqla_tickets.draw.server import InFlightRequest
 from sqla_tickets.errors import TicketError
@@ -148,6 +148,19 @@ def test_a_promise_that_was_broken(
     ((name, of, server, error),) = heard.quarantined
     assert (name, of, server, error.kind) == ("default", "photos", pool.servers[0], kind)
     assert [draw.error for draw in heard.drawn if draw.error] == [error]
+
+
+@SQLITE
+def test_error_of_all_servers_has_the_kind_of_each(
+    pool: TicketPool, ticket_urls: list[URL]
+) -> None:
+    draw_from(pool, 1, 3)
+    draw_from(pool, 2, 3)
+    for number, url in enumerate(ticket_urls, 1):
+        run(url, f"UPDATE photos SET id = {number}")
+    with pytest.raises(TicketIntegrityError, match="no ticket server of 'default'") as caught:
+        pool.next_id("photos")
+    assert caught.value.kind == "regression"
 
 
 @SQLITE
