@@ -54,6 +54,6 @@ def write_script(
     begun: set[str] = kept.setdefault("_ticket_sql_files", set())
     Path(folder).mkdir(parents=True, exist_ok=True)
     name = f"{pool.name}-{server.offset}.sql"
-    with (Path(folder) / name).open("a" if name in begun else "w") as file:
+    with (Path(folder) / name).open("a" if name in begun else "w", encoding="utf-8") as file:
         file.write(f"-- {server}\n{script}")
     begun.add(name)

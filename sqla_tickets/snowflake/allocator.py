@@ -53,6 +53,7 @@ from ..errors import (
     TicketTableMissing,
     reasons_of,
 )
+from ..pool import TicketPool
 from ..tables.context import StatementContext
 from . import lease_table, numbering
 from .lease import Lease
@@ -63,7 +64,6 @@ from .timing import TIMING
 
 if TYPE_CHECKING:
     from ..draw.server import TicketServer
-    from ..pool import TicketPool
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,12 @@ def allocator_of(pool: TicketPool, seconds: float | None = None) -> LeaseAllocat
         seconds: how long a lease lasts; None for what was chosen before, or 60.
 
     Raises:
-        TicketArgumentError: the duration is invalid, or differs from the one chosen before.
+        TicketArgumentError: the duration is invalid, or differs from the one chosen before; or this is no `TicketPool`.
     """
+    if not isinstance(pool, TicketPool):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise TicketArgumentError(
+            f"node numbers are leased from a TicketPool, not from {pool!r}: of an AsyncTicketPool, give its sync_pool"
+        )
     this = f"NodeLeases of the pool {pool.name!r}: duration"
     wanted = None if seconds is None else number_of_seconds(this, seconds)
     allocator: LeaseAllocator | None = pool.info.get(LeaseAllocator)
@@ -274,7 +278,7 @@ class LeaseAllocator:
         # a peer may not know the horizon from before this machine's clock stepped back
         claim = self._claim("", lease.published_horizon)
         claim = claim._replace(token=lease.new_token(claim.horizon))
-        if lease.ended:  # who gives it back may not know the token
+        if lease.ended:  # `release` may have read the tokens before this one
             return False
         kept = numbering.ask(lease.server, lease_table.renew, lease.node, lease.token, claim)
         if kept:

@@ -221,7 +221,7 @@ class SnowflakeGenerator:
         self._bits = min(bits, _MOST_LEASED_BITS)
         self._size = 1 << layout.sequence
         self._last_tick = layout.largest >> (layout.node + layout.sequence)
-        #: The tick that was made ids of last, its next sequence number, and whether it had too few of late.
+        #: The last tick that has ids, its next sequence number, and whether a tick had too few lately.
         self._tick, self._next, self._in_haste = -1, self._size, False
         self._lease: Lease | None = None
         #: By process: another thread may have held the lock while this one was forked.

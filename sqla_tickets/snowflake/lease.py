@@ -48,9 +48,8 @@ class Lease:
 
     def new_token(self, horizon: int) -> str:
         """The token of the next renewal, which asks for a horizon; the same until an answer comes."""
-        self.next_horizon = max(
-            self.next_horizon, horizon
-        )  # first: who sees the token sees it, too
+        # first: a thread that sees the token must see the horizon, too
+        self.next_horizon = max(self.next_horizon, horizon)
         if self.next_token == self.token:
             self.next_token = random_bytes(16).hex()
         return self.next_token

@@ -151,10 +151,16 @@ _CLAIMED: Final[dict[str, Any]] = {
     "horizon": _until,
 }
 _NEXT: Final = {"fence": _c.fence + 1}
-_ROWS = select(*_c, server_clock()).where(_IS_OWN).limit(1000)
-_RELEASED = _ROWS.where(_c.node < _limit, _c.owner == "", _c.horizon < _until).order_by(_c.horizon)
-_ABANDONED = _ROWS.where(_c.node < _limit, _c.owner != "", _c.expires < server_clock()).order_by(
-    _c.expires
+_ROWS = select(*_c, server_clock()).where(_IS_OWN)
+_RELEASED = (
+    _ROWS.where(_c.node < _limit, _c.owner == "", _c.horizon < _until)
+    .order_by(_c.horizon)
+    .limit(20)
+)
+_ABANDONED = (
+    _ROWS.where(_c.node < _limit, _c.owner != "", _c.expires < server_clock())
+    .order_by(_c.expires)
+    .limit(1000)
 )
 _ALL = _ROWS.order_by(_c.node)
 _HIGHEST = select(func.max(_c.node)).where(_c.node < _limit, _IS_OWN)
@@ -227,8 +233,8 @@ def drop(context: StatementContext) -> None:
 
 
 def released(context: StatementContext, limit: int, wall: int) -> list[Row]:
-    """Select numbers below ``limit`` that were given back, with all ids in the past."""
-    return _rows(context, _RELEASED, limit=limit, until=wall)[:20]
+    """Select up to 20 numbers below ``limit`` that were given back, with all ids in the past."""
+    return _rows(context, _RELEASED, limit=limit, until=wall)
 
 
 def abandoned(context: StatementContext, limit: int) -> list[Row]:
@@ -237,7 +243,7 @@ def abandoned(context: StatementContext, limit: int) -> list[Row]:
 
 
 def all_rows(context: StatementContext) -> list[Row]:
-    """Select up to a thousand of this server's numbers that were ever leased."""
+    """Select this server's numbers that were ever leased."""
     return _rows(context, _ALL)
 
 

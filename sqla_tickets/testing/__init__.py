@@ -12,7 +12,7 @@
 
 Servers in memory are real ones, on SQLite: they issue, check and refuse tickets as servers in production do. They
 live in this process until the end. `servers_at` creates fresh databases on servers of the kind that runs in
-production; `sqla_tickets.testing.pytest_plugin` has fixtures for both.
+production; `pytest_plugin` in this package has fixtures for both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from sqlalchemy import URL, Engine, MetaData, make_url
+from sqlalchemy import URL, Engine, MetaData
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..connect.engines import engine_for
@@ -76,13 +76,14 @@ def servers_at(
         name: the pool's name.
 
     Raises:
-        TicketArgumentError: there is no URL, or one is of another kind of server.
+        TicketArgumentError: there is no URL, or one cannot be read, or is of another kind of server.
         TicketServerError: a database cannot be created there.
     """
-    if not urls:
-        raise TicketArgumentError("servers_at() needs the URLs of one or more servers")
+    if not urls or isinstance(urls, (str, URL)):
+        raise TicketArgumentError("servers_at() needs a list of the URLs of one or more servers")
     with ExitStack() as created:
-        fresh = [created.enter_context(_fresh_database(make_url(url))) for url in urls]
+        known = [engine_for(url, _TIMEOUTS).url for url in urls]
+        fresh = [created.enter_context(_fresh_database(url)) for url in known]
         yield created.enter_context(_serving(fresh, metadatas, stride, name))
 
 

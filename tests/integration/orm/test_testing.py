@@ -145,10 +145,20 @@ def test_database_left_on_a_stopped_server_is_named(
     run(real_urls[1], f"DROP DATABASE {left}")
 
 
-def test_databases_are_not_created_on_files() -> None:
-    for urls in ([], ["sqlite:///tickets.db"]):
-        with pytest.raises(TicketArgumentError, match="servers_at"), servers_at(urls):
-            pass
+@pytest.mark.parametrize(
+    ("urls", "why"),
+    [
+        ([], "servers_at.* needs a list"),
+        ("mysql+pymysql://root:secret@h/x", "servers_at.* needs a list"),
+        (["sqlite:///tickets.db"], "servers_at"),
+        (["no URL"], "cannot be read"),
+        (["other://root:secret@h/x"], "is unknown"),
+    ],
+)
+def test_where_no_databases_are_created(urls: list[str], why: str) -> None:
+    with pytest.raises(TicketArgumentError, match=why) as caught, servers_at(urls):
+        pass
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.ticket_servers("mariadb")

@@ -9,17 +9,20 @@ import sys
 import time
 from collections import Counter
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
 
 from sqla_tickets import (
     SNOWFLAKE,
+    AsyncTicketPool,
     BitLayout,
     NodeIdsExhausted,
     NodeLeases,
     NoTicketServer,
     SnowflakeGenerator,
+    TicketArgumentError,
     TicketPool,
     TicketTableMissing,
 )
@@ -84,6 +87,23 @@ def test_who_has_which_number(ticket_urls: list[URL], open_pool: OpenPool) -> No
         assert f"(offset {lease.node % 2 or 2})" in lease.server
     now = datetime.now(timezone.utc)
     assert found[nodes[0]].horizon <= now < found[nodes[1]].expires
+
+
+def test_every_number_is_shown(pool: TicketPool, files: list[URL]) -> None:
+    run(
+        files[1],
+        "INSERT INTO ticket_nodes WITH RECURSIVE n(node) AS"
+        " (SELECT 2 UNION ALL SELECT node + 2 FROM n WHERE node < 2400)"
+        " SELECT node, '', 'h', 1, 60000000, 1, 1 FROM n",
+    )
+    assert len(NodeLeases(pool).status()) == 1200
+
+
+def test_an_asynchronous_pool_is_refused() -> None:
+    pool: Any = AsyncTicketPool(["sqlite://"])
+    for make in (NodeLeases, lambda pool: SnowflakeGenerator(pool, "photos")):
+        with pytest.raises(TicketArgumentError, match="give its sync_pool"):
+            make(pool)
 
 
 def test_one_number_serves_every_width_that_it_fits(files: list[URL], open_pool: OpenPool) -> None:
