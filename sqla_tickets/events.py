@@ -36,7 +36,7 @@ class Server(Protocol):
     """A ticket server, one of ``pool.servers``."""
 
     @property
-    def offset(self) -> int | None:
+    def offset(self) -> int:
         """Its residue class."""
         ...
 

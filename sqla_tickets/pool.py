@@ -137,6 +137,8 @@ class TicketPool(event.EventTarget):
         )
         self.block_duration = seconds(f"{this}: block_duration", block_duration, math.inf)
         self.block_max_age = seconds(f"{this}: block_max_age", block_max_age, math.inf)
+        if hedge not in (None, True, False):
+            raise TicketArgumentError(f"{this}: hedge={hedge!r}: expected True, False or None")
         is_flag = type(require_peer) is bool
         if not is_flag or (require_peer and len(servers) < 2):
             raise TicketArgumentError(
@@ -390,7 +392,9 @@ class TicketPool(event.EventTarget):
             except TicketTableError:  # it has moved on
                 pass
         self._redirects.pop(name, None)
-        drawn, found = _follow(self, name, n)
+        drawn, found = redirects.follow(
+            (self, name), lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
+        )
         if found != (self, name):
             self._redirects[name] = found
             if found != known:  # a client without that pool has an error instead, at each draw
@@ -532,7 +536,7 @@ class TicketPool(event.EventTarget):
             TicketError: as `create_table` raises it.
         """
         self._check_caller()
-        create_tables(self, _ticket_columns(metadata_of(self.name, metadata)))
+        create_tables(self, self._columns_of(metadata_of(self.name, metadata)))
 
     def _sequences_of(self, metadata: MetaData) -> list[str]:
         return sorted(
@@ -627,12 +631,6 @@ def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
     """The pools that serve this MetaData's sequences, by name."""
     sources = dict(attached_sources(metadata)).items()  # in one step, as other threads attach
     return {name: source for name, source in sources if isinstance(source, TicketPool)}
-
-
-def _follow(pool: TicketPool, name: str, n: int) -> tuple[list[range], tuple[TicketPool, str]]:
-    return redirects.follow(
-        (pool, name), lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
-    )
 
 
 def _spec_of(given: str | URL | Engine | AsyncEngine | ServerSpec) -> ServerSpec:

@@ -217,18 +217,12 @@ def _by_sequence(plans: Sequence[Plan], proofs: Sequence[str], *, is_short: bool
 def _result(
     proofs: Sequence[str], failures: Sequence[str], following: Sequence[str]
 ) -> RenderableType:
-    return Group(*_parts(proofs, failures, following))
-
-
-def _parts(
-    proofs: Sequence[str], failures: Sequence[str], following: Sequence[str]
-) -> Iterator[RenderableType]:
-    if proofs:
-        yield _list(Text("Done:", "green"), map(_sentence, proofs))
-    if failures:
-        yield _list(Text("NOT DONE:", "bold red"), map(_sentence, failures))
-    if following:
-        yield _list(Text("Next:", "bold"), map(_sentence, following))
+    parts = [
+        (Text("Done:", "green"), proofs),
+        (Text("NOT DONE:", "bold red"), failures),
+        (Text("Next:", "bold"), following),
+    ]
+    return Group(*(_list(title, map(_sentence, lines)) for title, lines in parts if lines))
 
 
 def _sentence(text: str) -> str:

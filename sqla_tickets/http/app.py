@@ -20,6 +20,7 @@ from starlette.routing import Route
 from ..concurrency import run_in_greenlet
 from ..errors import TicketArgumentError
 from ..pool import TicketPool
+from ..status.measure import LARGEST_IN_JAVASCRIPT
 from . import openapi, page
 from .monitor import Monitor
 from .problems import Problem, respond, respond_to_a_defect
@@ -30,8 +31,6 @@ from .tokens import EVERYTHING, STATUS
 if TYPE_CHECKING:
     from .metrics import Metrics
 
-#: ``Number.MAX_SAFE_INTEGER``: JSON parsers that know only doubles, as JavaScript's, round what is above it.
-LARGEST_SAFE: Final = 2**53 - 1
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _PARAMETERS: Final = {"n", "numbers"}
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
@@ -279,7 +278,7 @@ def _record(block: range, numbers: str | None) -> dict[str, int | str]:
     Raises:
         Problem: a number is not safe in every language, and the client has not asked for it. The tickets are gaps.
     """
-    if numbers is None and block[-1] > LARGEST_SAFE:
+    if numbers is None and block[-1] > LARGEST_IN_JAVASCRIPT:
         raise Problem(
             400,
             "large_numbers",

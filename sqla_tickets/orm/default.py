@@ -59,19 +59,15 @@ _separate: Final[WeakKeyDictionary[Engine, WeakSet[IdSource]]] = WeakKeyDictiona
 
 
 def create_tables(source: IdSource, columns: Iterable[Column[Any]]) -> None:
-    """Create the tables that the ids of a source's columns need on its servers.
+    """Create the tables that the ids of columns need on the servers of their source.
 
     Raises:
         TicketError: a server failed.
     """
     by_class: defaultdict[type[IdDefault], list[Column[Any]]] = defaultdict(list)
     for column in columns:
-        default = column.default
-        if (
-            isinstance(default, IdDefault)
-            and (getattr(default, "pool", None) or "default") == source.name
-        ):
-            by_class[type(default)].append(column)
+        if isinstance(column.default, IdDefault):
+            by_class[type(column.default)].append(column)
     for kind, of_kind in by_class.items():
         kind._create_tables(source, of_kind)
 

@@ -92,9 +92,17 @@ def test_one_server_twice(first: str, second: str) -> None:
 def test_servers_whose_urls_differ_in_their_options_alone(first: str, second: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        TicketPool([first, second])
+        pool = TicketPool([first, second])
+    if "service=" not in first:
+        assert len({str(server).partition(" ")[0] for server in pool.servers}) == 2
     with pytest.warns(TicketWarning, match="more than once"):
         TicketPool([first, first])
+
+
+@pytest.mark.parametrize("hedge", ["no", 2, 0.5, []])
+def test_a_hedge_that_is_none(hedge: Any) -> None:
+    with pytest.raises(TicketArgumentError, match=r"hedge=.* expected True, False or None"):
+        TicketPool(["sqlite://", "sqlite://"], hedge=hedge)
 
 
 @pytest.mark.parametrize("name", [None, "", " ", 7, object()])
