@@ -2,8 +2,8 @@
 
 Every operation has two forms: ``op.create_ticket_table(...)``, which Alembic adds and type checkers do not know, and
 a typed function of this package. `operations` and `snowflake` have them, `base` registers them, and `moved` finds
-sequences that have moved since. `compare` is for autogenerate, `reminder` warns if that is not enabled,
-`configuration` finds the ticket servers, `offline` writes SQL.
+sequences that have moved since. `op` is Alembic's module with the types of these operations. `compare` is for
+autogenerate, `reminder` warns if that is not enabled, `configuration` finds the ticket servers, `offline` writes SQL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reminders of what a run of autogenerate leaves out: ticket tables, or shards.
 
-Ticket tables are left out if ticket servers are configured but the plugin is not listed, shards if the configuration
-has several but ``env.py`` has no loop over them. Alembic runs a plugin's comparators only if ``env.py`` lists the plugin. This one is a separate plugin, listed by
-default, so that an application does not learn of its missing ticket tables from its first insert.
+Ticket tables are left out if ticket servers are configured, but ``env.py`` does not list the plugin that compares them.
+Without this reminder, an application would learn that from its first insert. Shards are left out if several are
+configured, but ``env.py`` has no loop over them. Alembic lists this plugin by default.
 """
 
 from __future__ import annotations

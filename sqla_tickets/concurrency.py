@@ -222,7 +222,7 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
         TimeoutError: it took longer, and was cancelled.
     """
     task = asyncio.ensure_future(work)
-    # an error that comes too late is nobody's
+    # retrieves an error that comes too late, so that asyncio does not log it
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         await asyncio.wait([task], timeout=seconds)
@@ -278,10 +278,10 @@ async def run_in_greenlet(work: Callable[[], T]) -> T:
     Drivers that use `asyncio.wait_for` can lose one before Python 3.12; Python 3.10 cannot detect that.
     """
     task = asyncio.current_task()
-    count = getattr(task, "cancelling", lambda: 0)
-    before = count()
+    cancellations = getattr(task, "cancelling", lambda: 0)
+    before = cancellations()
     done = await greenlet_spawn(work)
-    if count() > before:
+    if cancellations() > before:
         raise asyncio.CancelledError
     return done
 

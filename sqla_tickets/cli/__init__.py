@@ -3,7 +3,8 @@
 It needs the extra ``cli``; the library itself never imports it. `commands` has the commands, and `options` their
 common options; `config` finds the pools, `output` prints, and `waiting` shows which server is slow. Each command
 calls one module: `doctor`, with a function for each check, `status`, `audit` with its `shards`, or `plans`, which
-change servers; `execution` shows plans, asks for confirmation and runs them. `inspection` asks the servers.
+change servers; `execution` shows plans, asks for confirmation and runs them. `inspection` asks the servers. `project`
+edits the files of a project with migrations, and `serve` runs the HTTP service.
 """
 
 from __future__ import annotations

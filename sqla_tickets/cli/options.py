@@ -126,7 +126,8 @@ def pool_options(command: Command) -> Command:
         **rest: object,
     ) -> object:
         source = click.get_current_context().get_parameter_source("server")
-        if source is ParameterSource.ENVIRONMENT and (config or pool):  # who typed these means them
+        # --config and --pool override the environment
+        if source is ParameterSource.ENVIRONMENT and (config or pool):
             server = ()
         try:
             return command(pools=PoolOptions(config, server, stride, pool), as_json=as_json, **rest)

@@ -53,7 +53,7 @@ _COM_QUERY: Final = b"\x03"
 _HEADER: Final = 4
 #: The sequence number of an answer's first packet.
 _FIRST: Final = b"\x01"
-#: What the header of an answer that is one whole packet, as a number, exceeds the answer's length by.
+#: The header, as a number, minus the answer's length, if the answer is one whole packet.
 _BEGINNING: Final = (1 << 24) - _HEADER
 _ERROR: Final = 0xFF
 #: A header, a zero, two numbers of a byte each, and twice two bytes: the status and the number of warnings.

@@ -1,1 +1,1 @@
-"""Extensions for other libraries: Prometheus and OpenTelemetry."""
+"""Extensions for other libraries: `prometheus` and `opentelemetry`."""

@@ -1,6 +1,6 @@
 """Drawing tickets. `TicketPool.reserve` calls `buffer`; a draw goes down this list, and errors come back up.
 
-- `buffer`: tickets that were drawn and are not used yet, and their refill.
+- `buffer`: tickets that were drawn and are not used yet, and their refill. `blocks` has the functions for ranges of them.
 - `failover`: which servers a draw is sent to, and in which order; `redirects` follows a sequence that has moved.
   Many callers at once share their draws in `shared`.
 - `server`: a `TicketServer` and its draws in flight. Its bases are `table_access`, the work on its tables, and

@@ -7,8 +7,9 @@ The command ``sqla-tickets serve`` runs it. `app` has the ASGI application, whic
 
     app = create_app(lambda: {"default": TicketPool(URLS)}, Settings())
 
-`service` draws, `monitor` asks the servers how they are, `page` and ``page.html`` show that, `tokens` says who may do
-what, `problems` makes error responses, `openapi` describes it all, and `server` runs it in uvicorn.
+`settings` says how it serves, and `tokens` who may do what. `service` draws, `monitor` asks the servers how they are,
+`page` and ``page.html`` show that, and so does `metrics`. `problems` makes error responses, `openapi` describes it all,
+and `server` runs it in uvicorn.
 """
 
 from .app import create_app

@@ -35,7 +35,9 @@ _REFUSED: Final = {
         "No valid token.",
         headers={"WWW-Authenticate": {"schema": {"type": "string"}}},
     ),
-    "403": _error("The token does not permit this request."),
+    "403": _error(
+        "The token does not permit this request. Without tokens: a web page sent it, or it names another host."
+    ),
 }
 
 _SCHEMAS: Final = {
@@ -198,7 +200,7 @@ def _tickets(most: int) -> dict[str, Any]:
                 },
             },
             "400": _error(
-                "A parameter is invalid, unknown or repeated, or a ticket is above 2**53 - 1."
+                "A parameter is invalid, unknown or repeated, the request has a body, or a ticket is above 2**53 - 1."
             ),
             **_REFUSED,
             "404": _error("There is no such sequence. None is created."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http
 import json
 import logging
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -55,7 +56,7 @@ def after(error: TicketError, sequence: str) -> Problem:
             404,
             "unknown_sequence",
             f"No ticket server has a table for the sequence {sequence!r}.",
-            f"Ask an operator to run sqla-tickets create {sequence}",
+            f"Ask an operator to run sqla-tickets create {shlex.quote(sequence)}",
         )
     if isinstance(error, TicketsExhausted):
         return Problem(

@@ -141,12 +141,12 @@ def describe(context: StatementContext, name: str) -> ActiveTable | Tombstone | 
 
 def _largest(type_: str, metadata: TableMetadata | None) -> int:
     """The largest ticket that fits both the column and the table's metadata."""
-    noted = largest_ticket(metadata.bits if metadata else 64)
+    by_metadata = largest_ticket(metadata.bits if metadata else 64)
     integer = _INTEGER.match(type_.lower())
     if integer is None:
-        return min(noted, _EXACT.get(type_.lower(), noted))
+        return min(by_metadata, _EXACT.get(type_.lower(), by_metadata))
     bits = _BITS[integer[1] or ""] - (integer[2] is None)
-    return min(noted, (1 << bits) - 1)
+    return min(by_metadata, (1 << bits) - 1)
 
 
 def _numbered_otherwise(

@@ -1,6 +1,7 @@
 """Plans that change ticket servers: each lists its steps, runs them, and ends with a proof.
 
-A module for each change makes its `Plan`, and proves it with `proofs`.
+A module for each change makes its `plan`, and proves it with `proofs`: `creating`, `raising`, `restoring`, `moving` and
+`resizing`.
 """
 
 from .creating import create
