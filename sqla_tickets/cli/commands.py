@@ -273,6 +273,8 @@ def audit(
             raise click.UsageError(NO_SHARDS)
         with spinner(_asked([pool], opened)):
             names = operations.names(pool)
+            if not names:
+                _check_all_answer(pool)
             where = columns_of(opened, names, named=columns, models=models, pool=pool.name)
         with_shards = _with_shards(pools, shards)
         of_sequences: dict[str, list[TicketColumn]] = {}
@@ -333,8 +335,7 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
     """
     names = list(sequences) or sorted(operations.names(pool))
     if not names and not (or_nodes and numbering.is_divided(pool.servers)):
-        for server in pool.servers:  # one that does not answer is the reason
-            server.do("", tombstones.comments)
+        _check_all_answer(pool)
         servers = ", ".join(map(str, pool.servers))
         if operations.names(pool, with_moved=True):
             raise TicketArgumentError(
@@ -346,6 +347,16 @@ def _named(pool: TicketPool, sequences: tuple[str, ...], *, or_nodes: bool = Fal
             " pool with --pool"
         )
     return names
+
+
+def _check_all_answer(pool: TicketPool) -> None:
+    """Check that every server shows its tables, else nothing is known of what it has.
+
+    Raises:
+        TicketServerError: one does not.
+    """
+    for server in pool.servers:
+        server.do("", tombstones.comments)
 
 
 def _planned(names: Iterable[str], plan: Callable[[str], plans.Plan]) -> list[plans.Plan]:

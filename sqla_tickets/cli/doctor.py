@@ -479,8 +479,9 @@ def absent_servers(server: ServerInspection, pool: PoolInspection) -> Iterator[F
                 variable=f"marks of {name}",
                 value=f"tickets of servers that are not configured ({issued})",
                 why="A raise, a move or a restore would leave them out, so each of these is refused.",
-                fix="Add it to the configuration, which names all servers in the order of their offsets. If it is gone for "
-                f"good: sqla-tickets retire {named(name, pool.pool.name)} --gone {min(marks)}",
+                fix="Add each to the configuration, which names all servers in the order of their offsets, also those that "
+                "grow has just added. If one is gone for good: sqla-tickets retire "
+                f"{named(name, pool.pool.name)} --gone {min(marks)}",
             )
 
 

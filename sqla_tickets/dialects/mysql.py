@@ -177,7 +177,9 @@ class MySQL(TicketDialect):
         here = self.grant_target(database, "*")
         denied = re.search(r"([A-Z][A-Z, ]*) command denied", str(error))
         if denied:
-            return f"GRANT {denied[1]} ON {here} TO {user!r}"
+            grant = f"GRANT {denied[1]} ON {here} TO {user!r}"
+            is_change = denied[1] in ("CREATE", "ALTER", "DROP")
+            return f"run this as the user of the migrations, or {grant}" if is_change else grant
         if self.error_code(error) == 1044:  # this, of all privileges, MySQL does not name
             return f"GRANT LOCK TABLES ON {here} TO {user!r}"
         return None

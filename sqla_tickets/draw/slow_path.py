@@ -450,8 +450,8 @@ def _integrity_error(
     repair = "Before clients use the table, raise the sequence above every id ever issued."
     if least:
         repair = (
-            f"Run sqla-tickets restore --offset {table.offset}, or raise the sequence above every id ever issued (at"
-            f" least {least})."
+            f"Run sqla-tickets restore --offset {table.offset} (and --pool, unless its pool is the default one), or raise"
+            f" the sequence above every id ever issued (at least {least})."
         )
     error = TicketIntegrityError(
         f"{server} has broken its promise for the sequence {table.name!r}: expected {expected}; found"

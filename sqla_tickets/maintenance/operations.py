@@ -512,12 +512,13 @@ def absent_servers(pool: Servers, name: str) -> dict[int, int]:
     return pool._marks.of(name).verified().absent
 
 
-def absent_error(pool: Servers, name: str, offset: int, mark: int) -> TicketTableError:
-    """The error about one of `absent_servers`."""
+def absent_error(pool: Servers, name: str, absent: Mapping[int, int]) -> TicketTableError:
+    """The error about some of `absent_servers`."""
+    issued = ", ".join(f"offset {offset}: up to {mark}" for offset, mark in absent.items())
     return TicketTableError(
-        f"{name!r}: a server with the offset {offset}, which the pool {pool.name!r} does not have, has issued tickets "
-        f"up to {mark}. First add it to the configuration. If it is gone for good, run sqla-tickets retire "
-        f"{shlex.quote(name)} --gone {offset}"
+        f"{name!r}: servers that the pool {pool.name!r} does not have have issued tickets ({issued}). First add each to "
+        f"the configuration, also those that sqla-tickets grow has just added. If one is gone for good, run sqla-tickets "
+        f"retire {shlex.quote(name)} --gone {min(absent)}"
     )
 
 
@@ -527,8 +528,9 @@ def check_none_absent(pool: Servers, name: str) -> None:
     Raises:
         TicketTableError: it does.
     """
-    for offset, mark in absent_servers(pool, name).items():
-        raise absent_error(pool, name, offset, mark)
+    absent = absent_servers(pool, name)
+    if absent:
+        raise absent_error(pool, name, absent)
 
 
 def check_all_servers(pool: Servers, name: str) -> None:

@@ -174,9 +174,10 @@ def _check_free(old: Servers, name: str, joining: Mapping[TableHandle, FoundTabl
         TicketTableError: a server does that the old pool does not have, as an earlier growth added it.
     """
     open_ones = {handle.offset for handle, state in joining.items() if state is not None}
-    for offset, mark in absent_servers(old, name).items():
-        if offset not in open_ones:  # else an earlier run of this growth has opened it
-            raise absent_error(old, name, offset, mark)
+    # an earlier run of this growth has opened the others
+    absent = {o: mark for o, mark in absent_servers(old, name).items() if o not in open_ones}
+    if absent:
+        raise absent_error(old, name, absent)
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -528,8 +529,14 @@ def not_absent_error(pool: Servers, offset: int, absent: Iterable[int]) -> Ticke
         offset: the server's offset.
         absent: the offsets of the servers that the pool lacks.
     """
+    for server in pool.servers:
+        if server.offset == offset:
+            return TicketArgumentError(
+                f"the pool {pool.name!r} still has a server with the offset {offset}: {server}. If it is gone for good, first "
+                "take it out of the configuration, and keep the stride"
+            )
     known = ", ".join(map(str, sorted(absent))) or "none"
     return TicketArgumentError(
-        f"no server with the offset {offset} has issued tickets and is missing from the pool {pool.name!r}: the missing "
-        f"offsets are: {known}"
+        f"the pool {pool.name!r} lacks no server with the offset {offset} that issues tickets: it has retired already, or "
+        f"never had any. Offsets that are missing: {known}"
     )

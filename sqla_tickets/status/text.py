@@ -106,8 +106,8 @@ def _is_at_gap(s: TableStatus) -> bool:
 
 #: What to do about a table in each state.
 _REMEDIES: Final[dict[State, str]] = {
-    "no login": "Check the user and the password in the server's URL. On a new server, create the users (docs:"
-    " operate/security): sqla-tickets grants prints their privileges.",
+    "no login": "Check the user, the password and the database in the server's URL. On a new server, create the users"
+    " (docs: operate/security): sqla-tickets grants prints their privileges.",
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
     "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
     " {sequence}",
@@ -315,7 +315,7 @@ def restoration(status: TableStatus, with_shards: str = EVERY_SHARD) -> str:
         return fix
     return (
         f"{fix} Then restart the processes that have quarantined it, or call pool.unquarantine({status.sequence!r}) in"
-        " them."
+        " them. If it is quarantined again, another server with this offset is running: stop that one."
     )
 
 

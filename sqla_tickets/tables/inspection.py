@@ -152,16 +152,14 @@ def _largest(type_: str, metadata: TableMetadata | None) -> int:
 def _numbered_otherwise(
     context: StatementContext, name: str, expected: TableMetadata, stride: int, found: str
 ) -> TicketTableError:
-    kind, advice = (
-        "table",
-        "Are the pool's servers in a different order, or was its stride changed?",
-    )
-    if stride > context.stride and stride % context.stride == 0:
+    kind = "table"
+    advice = "Are the pool's servers in a different order?"
+    if stride != context.stride:
         advice = (
-            f"This pool's stride is {context.stride} and the table's {stride}: give this process stride={stride}, and "
-            f"the new list of servers if the pool has grown"
+            f"This pool's stride is {context.stride} and the table's {stride}: give this process stride={stride} (a "
+            f"command takes --stride beside --server), and the new list of servers if the pool has grown"
         )
-    elif stride < context.stride and context.stride % stride == 0:
+    if stride < context.stride and context.stride % stride == 0:
         kind = "growing"
         advice = (
             f"This pool has the stride {context.stride}, the table {stride}: that is expected while the pool grows, "
@@ -243,7 +241,7 @@ def _gone(context: StatementContext, name: str, tombstone: Tombstone) -> TicketT
         "converting": "is being converted to another layout",
     }[tombstone.kind]
     advice = (
-        "attach that pool too"
+        "attach that pool too (a command takes it with --pool)"
         if tombstone.kind == "moved"
         else "if that lasts, run the migration again"
     )

@@ -10,6 +10,7 @@ from typing import Final
 from ... import TicketArgumentError, TicketPool, TicketServer, TicketTableError, TicketTableMissing
 from ...concurrency import time
 from ...maintenance import operations, resize, tombstones
+from ...maintenance.handle import handles
 from ...maintenance.tombstones import Destination
 from ...snowflake import numbering
 from ...snowflake.leases import NodeLeases
@@ -257,6 +258,8 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
 
     Sequences that it never had are left out.
     """
+    for handle in (handle for name in names for handle in handles(pool, name)):
+        handle.inspect()  # a shorter list may give a server another's offset
     absent = {name: operations.absent_servers(pool, name) for name in names}
     marks = {name: found[offset] for name, found in absent.items() if offset in found}
     if not marks:
@@ -269,7 +272,7 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
             *_ids_on_shards(on_shards, name),
             f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must never run again",
             *(
-                f"raise {name!r} on {server} above that, and a margin for tickets without a mark"
+                f"raise {name!r} on {server} above that and a margin of {pool._marks.margin:,} for tickets without a mark"
                 for server in pool.servers
             ),
         ]
@@ -281,7 +284,11 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
             proofs.append(proof_above(pool, name, above, pool.servers))
         return proofs
 
-    return Plan(steps, run, ("run sqla-tickets doctor",))
+    following = (
+        f"configure {server_names(pool.servers)} with the same stride={pool.stride} in every client and in the migrations",
+        "then run sqla-tickets doctor",
+    )
+    return Plan(steps, run, following)
 
 
 def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: ShardIds) -> Plan:
@@ -306,7 +313,7 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     common = [f"retire the node numbers of {server}" for server in going if has_nodes]
     count = "1 server" if len(staying) == 1 else f"{len(staying)} servers"
     following = (
-        f"configure {count} with the same stride={pool.stride} in every client",
+        f"configure {count} with the same stride={pool.stride} in every client and in the migrations",
         f"then switch off {server_names(going)}",
     )
 

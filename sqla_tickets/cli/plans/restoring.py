@@ -226,7 +226,9 @@ def _set_back(
 def _restoring(name: str, server: TicketServer, state: FoundTable | TicketError, above: int) -> str:
     """The step on a server, or why it is impossible."""
     if state is None:
-        return f"{NOT_POSSIBLE}: {server} has no ticket table {name!r}"
+        return (
+            f"{NOT_POSSIBLE}: {server} has no ticket table {name!r}: first run sqla-tickets create"
+        )
     if isinstance(state, TicketError):
         return f"{NOT_POSSIBLE}: {state}"
     database = server.engine.url.database

@@ -53,7 +53,7 @@ def test_move_without_a_server_that_joined_is_refused(
     known: TicketPool, grown: TicketPool, media: TicketPool, is_drawn_from: bool
 ) -> None:
     drawn = grown.next_ids("photos", 300) if is_drawn_from else []
-    with pytest.raises(TicketTableError, match=r"offset 3, which the pool 'default' does not have"):
+    with pytest.raises(TicketTableError, match=r"pool 'default' does not have .*\(offset 3: up to"):
         operations.move(known, "photos", media)
     with pytest.raises(TicketTableError, match="offset 3"):
         operations.rename(known, "photos", "pictures")
@@ -87,7 +87,7 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     for command in (["raise", "photos", "--above", 5], ["restore", "photos"]):
         refused = run_cli(*command, *on)
         assert refused.code == 3
-        assert "offset 3, which the pool 'default' does not have" in refused.text
+        assert "(offset 3: up to" in refused.text
     with pytest.raises(TicketTableError, match="offset 3"):
         known.raise_above("photos", 10**7)
     command = finding.fix.rpartition("sqla-tickets ")[2].rstrip(".").split()
@@ -100,7 +100,7 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     assert not [f for f in examine(known) if f.code == "server-not-configured"]
     again = run_cli(*command, "--yes", *on)
     assert again.code == 3
-    assert "the missing offsets are: none" in again.text
+    assert "it has retired already" in again.text
 
 
 def test_move_without_a_server_that_others_have_overtaken_is_refused(
@@ -149,7 +149,7 @@ def test_server_that_is_gone_for_good_retires(
 ) -> None:
     drawn = [ticket for n in range(3) for ticket in grown.servers[n].draw("photos", 200)[0]]
     grown.dispose()
-    with pytest.raises(TicketArgumentError, match="the missing offsets are: 3"):
+    with pytest.raises(TicketArgumentError, match="Offsets that are missing: 3"):
         resize.retire_absent(known, "photos", 4)
     above = resize.retire_absent(known, "photos", 3)
     assert above > max(drawn)
@@ -206,3 +206,23 @@ def test_growth_without_a_server_that_joined_is_refused(
         above = resize.begin(known, other, "photos")
         assert above > max(drawn)
         assert other.servers[2].draw("photos", 1)[0][0] > above
+
+
+def test_server_in_the_configuration_is_not_gone(grown: TicketPool, urls: list[URL]) -> None:
+    on = [*options(urls[:2]), "--stride", str(STRIDE)]
+    refused = run_cli("retire", "--gone", 2, "--yes", *on)
+    assert refused.code == 3
+    assert "still has a server with the offset 2" in refused.text
+
+
+def test_list_without_a_server_in_the_middle_retires_nobody(
+    grown: TicketPool, urls: list[URL]
+) -> None:
+    """It gives the third server the offset of the second, so the third seems to be missing."""
+    grown.next_ids("photos", 3)
+    grown.dispose()  # which writes the marks
+    on = [*options([urls[0], urls[2]]), "--stride", str(STRIDE)]
+    for offset in (2, 3):
+        refused = run_cli("retire", "--gone", offset, "--dry-run", *on)
+        assert refused.code == 3
+        assert "Are the pool's servers in a different order?" in refused.text
