@@ -99,8 +99,9 @@ def changes(
         )
     is_toml = file.suffix == ".toml"
     options = {"ticket_servers": list(servers), "ticket_stride": [str(stride or "")]}
-    # Alembic reads sqlalchemy.url from no TOML file
-    options["shards" if is_toml or len(shards) > 1 else "sqlalchemy.url"] = list(shards)
+    # Alembic reads sqlalchemy.url from no TOML file, and expands no variable in it
+    is_url = not is_toml and len(shards) == 1 and "${" not in shards[0]
+    options["sqlalchemy.url" if is_url else "shards"] = list(shards)
     text = read(file)
     for key, values in options.items():
         if any(values):

@@ -96,6 +96,19 @@ def test_a_shard_that_differs_is_found(
 
 @pytest.mark.ticket_servers("sqlite")
 @pytest.mark.parametrize("template", ["generic", str(TEMPLATE)])
+def test_variable_in_the_url_of_the_only_shard_is_expanded(
+    ticket_urls: list[URL], folder: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alembic expands none in sqlalchemy.url."""
+    project = Project(folder, template)
+    monkeypatch.setenv("FOLDER", str(folder))
+    assert run_cli("init", *sqlite_options(ticket_urls, [Path("${FOLDER}/shard.db")])).code == 0
+    migrate(project)
+    assert_shards_have_photos([folder / "shard.db"])
+
+
+@pytest.mark.ticket_servers("sqlite")
+@pytest.mark.parametrize("template", ["generic", str(TEMPLATE)])
 def test_shards_that_are_left_out_are_said(
     ticket_urls: list[URL], folder: Path, template: str
 ) -> None:
