@@ -150,7 +150,7 @@ def inspect_pool(
                 seen = inspection.tables.get(name, TableInspection(None))
                 state = _state(server, name)
                 inspection.tables[name] = TableInspection(state, seen.engine, seen.counter)
-        marks = pool._marks.of(name).verified() if answered else VerifiedMarks(0, [], {})
+        marks = pool._marks.of(name).verified() if answered else VerifiedMarks(0, [], {}, {})
         refuted = {server: (number, text) for server, number, text in marks.refuted}
         absent[name] = marks.absent
         joined = pool._marks.of(name).larger_joined() if answered else {}

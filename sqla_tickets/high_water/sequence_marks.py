@@ -13,7 +13,7 @@ from ..errors import TicketServerError, TicketTableError
 from ..tables.new_table import seed
 from .credible import Shown, is_credible, is_far, refutation
 from .peer import Peer
-from .statements import JOINED, Mark, is_retired, largest_of_other_strides, retired_mark
+from .statements import JOINED, Mark, largest_of_other_strides
 
 log = logging.getLogger("sqla_tickets.high_water.service")
 
@@ -25,11 +25,13 @@ class VerifiedMarks(NamedTuple):
         largest: the largest credible mark; 0 if there is none.
         refuted: the marks that cannot be true, each with the server that keeps it, and the message about it.
         absent: the largest marks of servers that the pool does not have, and that have not retired, by offset.
+        retired: the number that no ticket of a server that has retired is above, by offset.
     """
 
     largest: int
     refuted: list[tuple[ServerAccess, int, str]]
     absent: dict[int, int]
+    retired: dict[int, int]
 
 
 class SequenceMarks:
@@ -85,9 +87,9 @@ class SequenceMarks:
     def _verified(self, kept: Mapping[Peer, list[Mark]]) -> VerifiedMarks:
         marks = {peer: [m for m in rows if m.offset > JOINED] for peer, rows in kept.items()}
         numbers = [mark.number for rows in marks.values() for mark in rows]
-        absent = self._of_absent(mark for rows in marks.values() for mark in rows)
+        absent, retired = self._of_others(mark for rows in kept.values() for mark in rows)
         if not any(is_far(number, self._stride, 0) for number in numbers):
-            return VerifiedMarks(max(numbers, default=0), [], absent)
+            return VerifiedMarks(max(numbers, default=0), [], absent, retired)
         shown: Shown = {peer.server: peer.store.shown(self._name) for peer in self._peers}
         known = 0
         refuted: list[tuple[ServerAccess, int, str]] = []
@@ -109,19 +111,18 @@ class SequenceMarks:
                 elif about is not None:
                     text = refutation(peer.server, about, self._name, mark.number)
                     refuted.append((peer.server, mark.number, text))
-        return VerifiedMarks(known, refuted, absent)
+        return VerifiedMarks(known, refuted, absent, retired)
 
-    def _of_absent(self, marks: Iterable[Mark]) -> dict[int, int]:
-        """The largest marks of servers that the pool does not have, and that have not retired, by offset."""
-        own, largest = {peer.offset for peer in self._peers}, dict[int, Mark]()
-        for mark in sorted(marks, key=lambda mark: mark.number):
-            if mark.offset not in own:
-                largest[mark.offset] = mark
-        return {
-            offset: mark.number
-            for offset, mark in sorted(largest.items())
-            if mark.number and not is_retired(mark)
-        }
+    def _of_others(self, rows: Iterable[Mark]) -> tuple[dict[int, int], dict[int, int]]:
+        """``absent`` and ``retired`` of the `VerifiedMarks`."""
+        largest: dict[int, int] = {}
+        for row in rows:
+            largest[row.offset] = max(row.number, largest.get(row.offset, 0))
+        own = {peer.offset for peer in self._peers}
+        marks = {offset: largest[offset] for offset in sorted(largest) if offset > JOINED}
+        retired = {o: largest[-o] for o, number in marks.items() if largest.get(-o, -1) >= number}
+        absent = {o: number for o, number in marks.items() if o not in own and o not in retired}
+        return absent, retired
 
     def kept_by(self, server: ServerAccess) -> dict[int, int] | None:
         """The marks that a server keeps, by its peers' offsets.
@@ -192,9 +193,9 @@ class SequenceMarks:
                 continue  # it keeps no marks
             rows = [m for m in answer[1] if m.stride == self._stride] if answer else []
             retired = [
-                row._replace(number=retired_mark(max(above, row.number), self._stride, row.offset))
+                row._replace(offset=-row.offset, number=max(above, row.number))
                 for row in rows
-                if row.offset in offsets and not (is_retired(row) and row.number >= above)
+                if row.offset in offsets
             ]
             if answer is None or len(peer.store.write(retired, patient=True)) < len(retired):
                 raise TicketServerError(

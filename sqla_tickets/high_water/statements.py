@@ -28,7 +28,6 @@ from sqlalchemy.sql.compiler import GenericTypeCompiler
 
 from ..arguments import MARKS
 from ..dialects import Statement, TicketDialect, dialect_of
-from ..tables.new_table import seed
 
 __all__ = [
     "GAP_NUMBERS",
@@ -37,11 +36,9 @@ __all__ = [
     "Mark",
     "creation",
     "deletion",
-    "is_retired",
     "largest_of_other_strides",
     "raise_one",
     "raise_smaller_strides",
-    "retired_mark",
     "rows_of",
     "smallest_joined",
     "upsert",
@@ -59,7 +56,8 @@ class Mark(NamedTuple):
     Attributes:
         sequence: its name.
         stride: the stride of the pool that wrote it. With another stride, an offset is another residue class.
-        offset: the offset of the server that it is about.
+        offset: the offset of the server that it is about. The row with ``-offset`` says that this server has retired:
+            it has issued nothing above ``number``, and issues no more. A larger mark says that it issues again.
         token: the token of the sequence's present generation. A late write with an earlier token no
             longer counts.
         number: the largest ticket known to have been issued, or the number that the sequence was raised above.
@@ -70,19 +68,6 @@ class Mark(NamedTuple):
     offset: int
     token: int
     number: int
-
-
-def retired_mark(above: int, stride: int, offset: int) -> int:
-    """The mark of a server that has retired: at least ``above``, and in the residue class before the server's.
-
-    Other marks are tickets of the server's class, or a raised fence in the class after it.
-    """
-    return seed(above + 1, stride, offset) + stride - 1
-
-
-def is_retired(mark: Mark) -> bool:
-    """Whether a mark is a `retired_mark`."""
-    return (mark.number + 1 - mark.offset) % mark.stride == 0
 
 
 class _Ticket(BigInteger):

@@ -106,6 +106,8 @@ def create(
     tables = handles(pool, name)
     # invalid arguments are refused before any server is asked
     tables[0].element(1 if start is None else start, layout=layout, bits=bits, engine=engine)
+    if above:
+        check_none_absent(pool, name)
     states = {handle: handle.inspect() for handle in tables}
     if _is_elsewhere(name, states):
         moved = moved_to(states.values())
@@ -165,15 +167,20 @@ def create(
 
 
 def redirect(pool: Servers, name: str, to: Destination) -> None:
-    """Write the tombstone of a sequence that has moved on the servers that have nothing of it.
+    """Write the tombstone of a sequence that has moved on the servers that have nothing of it, or have retired.
 
     Raises:
         TicketError: a server failed. Call it again when that is repaired.
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
     for handle, state in states.items():
-        if state is None:
-            handle.place_tombstone(to, None, max(_numbers(states), default=0))
+        if has_ended(state):
+            handle.place_tombstone(to, state, max(_numbers(states), default=0))
+
+
+def has_ended(state: FoundTable) -> bool:
+    """Whether there is no table, and no tombstone of one that goes on elsewhere."""
+    return state is None or (isinstance(state, Tombstone) and bool(state.end))
 
 
 def moved_to(states: Iterable[FoundTable]) -> Tombstone | None:

@@ -96,7 +96,8 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     if widens:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
     marks = new._marks.of(name)
-    known = marks.prepare(opens_above=0)
+    # a joining server's mark says that it issues tickets, so it is written after its table is opened
+    known = (marks if widens else old._marks.of(name)).prepare(opens_above=0)
     earlier = earlier_gap(old, new, name)
     is_void = earlier is not None and earlier.is_void
     highest, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
@@ -118,6 +119,7 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         if isinstance(state, ActiveTable) and not widens:  # another pool may have left it
             handle.raise_above(above)
     if not widens:  # one may be lost before anybody has drawn from it
+        marks.prepare()
         marks.write_raised(above, [handle.server for handle in joining])
     for handle in states:
         if not isinstance(handle.inspect(), ActiveTable):
@@ -173,9 +175,9 @@ def _check_free(old: Servers, name: str, joining: Mapping[TableHandle, FoundTabl
     Raises:
         TicketTableError: a server does that the old pool does not have, as an earlier growth added it.
     """
-    open_ones = {handle.offset for handle, state in joining.items() if state is not None}
-    # an earlier run of this growth has opened the others
-    absent = {o: mark for o, mark in absent_servers(old, name).items() if o not in open_ones}
+    opened = {h.offset: s.number or 0 for h, s in joining.items() if isinstance(s, ActiveTable)}
+    # an earlier run of this growth has opened those that have reached their mark
+    absent = {o: n for o, n in absent_servers(old, name).items() if opened.get(o, -1) < n}
     if absent:
         raise absent_error(old, name, absent)
 
@@ -459,7 +461,7 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
         held: the largest id on the shards, above which the others are raised, too.
 
     Returns:
-        The largest number that a leaving server can have issued.
+        The number above which the others continue: nothing that a leaving server has issued is above it.
 
     Raises:
         TicketArgumentError: no server would be left.
@@ -473,20 +475,17 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     check_all_servers(pool, name)
     tables = handles(pool, name)
     staying, going = tables[:-leaving], tables[-leaving:]
-    for handle in staying:
-        handle.active()
-    high = 0
-    for handle in going:
-        state = handle.inspect()
-        if state is not None:
-            high = max(high, handle.close("retired", pool.name, name, state).high_water)
-    above = max(high, held)
-    for handle in staying:
-        handle.raise_above(above)
-    marks = pool._marks.of(name)
-    marks.write_raised(above, [handle.server for handle in staying])
-    marks.write_retired({handle.offset for handle in going}, above)
-    return high
+    offsets = {handle.offset for handle in going}
+    states = {handle: handle.inspect() for handle in going}
+    _check_raise(staying, _above_retired(pool, name, offsets, held, states.values()))
+    closed = [
+        handle.close("retired", pool.name, name, state)
+        for handle, state in states.items()
+        if state is not None
+    ]
+    above = _above_retired(pool, name, offsets, held, closed)
+    _go_on_without(pool, name, staying, offsets, above)
+    return above
 
 
 def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> int:
@@ -505,20 +504,54 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
         TicketArgumentError: no server with that offset is missing from the pool.
         TicketError: a server failed. Call it again when that is repaired.
     """
-    marks = pool._marks.of(name)
-    known = marks.verified()
-    if offset not in known.absent:
+    known = pool._marks.of(name).verified()
+    is_known = offset in known.absent or offset in known.retired
+    if not is_known or offset in [server.offset for server in pool.servers]:
         raise not_absent_error(pool, offset, known.absent)
-    above = max(known.largest, held) + pool._marks.margin
+    above = _above_retired(pool, name, {offset}, held, ())
     refuse_to_meet(pool, name, above, joined_above(pool, name))
-    tables = handles(pool, name)
+    staying = handles(pool, name)
+    _check_raise(staying, above)
+    _go_on_without(pool, name, staying, {offset}, above)
+    return above
+
+
+def _above_retired(
+    pool: Servers, name: str, offsets: set[int], held: int, retired: Iterable[FoundTable]
+) -> int:
+    """The number above which the others continue: nothing that the retired servers have issued is above it.
+
+    The marks count, too, with a margin, as any server may have been set back.
+
+    Args:
+        pool: the pool.
+        name: the sequence's name.
+        offsets: the offsets of the servers that retire.
+        held: the largest id on the shards.
+        retired: their tables.
+    """
+    known = pool._marks.of(name).verified()
+    shown = [s.number or 0 if isinstance(s, ActiveTable) else s.high_water for s in retired if s]
+    if offsets <= known.retired.keys():  # by an earlier run
+        return max([held, *shown, *(known.retired[offset] for offset in offsets)])
+    return max([held, *shown, known.largest]) + pool._marks.margin
+
+
+def _check_raise(tables: Iterable[TableHandle], above: int) -> None:
     for handle in tables:
         handle.active()
-    for handle in tables:
+        handle.run(tombstones.check_raise, above)
+
+
+def _go_on_without(
+    pool: Servers, name: str, staying: Iterable[TableHandle], offsets: set[int], above: int
+) -> None:
+    """Raise the staying servers, and record which others have retired."""
+    for handle in staying:
         handle.raise_above(above)
-    marks.write_raised(above)
-    marks.write_retired({offset}, above)
-    return above
+    marks = pool._marks.of(name)
+    marks.write_raised(above, [handle.server for handle in staying])
+    marks.write_retired(offsets, above)
 
 
 def not_absent_error(pool: Servers, offset: int, absent: Iterable[int]) -> TicketArgumentError:

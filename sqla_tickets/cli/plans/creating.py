@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ... import TicketError, TicketPool, TicketServer
 from ...dialects import LayoutName
 from ...maintenance import operations, redirect_paths
+from ...maintenance.handle import handles
 from ...maintenance.tombstones import Destination, FoundTable
 from ...status.text import EVERY_SHARD
 from ...tables.inspection import ActiveTable
@@ -41,13 +42,11 @@ def create(
     """
     lines: list[str] = []
     missing: list[TicketServer] = []
-    states = operations.table_states(pool, name)
-    for state in states.values():
-        if isinstance(state, TicketError):
-            raise state
+    states = {handle.server: handle.inspect() for handle in handles(pool, name)}
     to = moved_to(pool, name, list(states.values()), pools)
-    if to is not None and None in states.values():
-        return _redirect(pool, name, [s for s, state in states.items() if state is None], to)
+    ended = [s for s, state in states.items() if operations.has_ended(state)]
+    if to is not None and ended:
+        return _redirect(pool, name, ended, to)
     above = operations.begins_above(pool, name, start=start)
     begins = f"with no ticket below {start}"
     if above >= start:
@@ -102,7 +101,7 @@ def moved_to(
     moved = operations.moved_to(state for state in states if not isinstance(state, TicketError))
     if moved is not None:
         return Destination("moved", moved.pool, moved.sequence)
-    if any(states):
+    if not all(operations.has_ended(s) for s in states if not isinstance(s, TicketError)):
         return None
     found = redirect_paths.find(pools, (pool.name, name))
     return None if found is None else Destination("moved", found[0].name, found[1])

@@ -260,22 +260,17 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
     """
     for handle in (handle for name in names for handle in handles(pool, name)):
         handle.inspect()  # a shorter list may give a server another's offset
-    absent = {name: operations.absent_servers(pool, name) for name in names}
-    marks = {name: found[offset] for name, found in absent.items() if offset in found}
-    if not marks:
-        raise resize.not_absent_error(
-            pool, offset, {each for found in absent.values() for each in found}
-        )
-    steps: dict[str, list[str]] = {}
-    for name, mark in marks.items():
-        steps[name] = [
+    known = {name: pool._marks.of(name).verified() for name in names}
+    having = {n: m for n, m in known.items() if offset in m.absent or offset in m.retired}
+    if not having or offset in [server.offset for server in pool.servers]:
+        raise resize.not_absent_error(pool, offset, {o for m in known.values() for o in m.absent})
+    steps = {
+        name: [
             *_ids_on_shards(on_shards, name),
-            f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must never run again",
-            *(
-                f"raise {name!r} on {server} above that and a margin of {pool._marks.margin:,} for tickets without a mark"
-                for server in pool.servers
-            ),
+            *_without(pool, name, offset, marks.absent.get(offset)),
         ]
+        for name, marks in having.items()
+    }
 
     def run() -> list[str]:
         proofs: list[str] = []
@@ -291,6 +286,19 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
     return Plan(steps, run, following)
 
 
+def _without(pool: TicketPool, name: str, offset: int, mark: int | None) -> Iterator[str]:
+    """The steps that retire an absent server; without a mark, an earlier run has done so."""
+    if mark is None:
+        yield f"{name!r} has retired on the server with the offset {offset}: record it where it is missing"
+        return
+    yield (
+        f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must "
+        "never run again"
+    )
+    margin = f"a margin of {pool._marks.margin:,} for tickets without a mark"
+    yield from (f"raise {name!r} on {server} above that and {margin}" for server in pool.servers)
+
+
 def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: ShardIds) -> Plan:
     """Retire the last servers; the others continue above their tickets and above every id on the shards."""
     if not 1 <= leaving < len(pool.servers):
@@ -301,11 +309,15 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     for name in names:
         operations.check_all_servers(pool, name)
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
+    margin = pool._marks.margin
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
             *(f"retire {name!r} on {server}" for server in going),
-            *(f"raise {name!r} on {server} above the retired tables" for server in staying),
+            *(
+                f"raise {name!r} on {server} above the retired tables and all marks, with a margin of {margin:,}"
+                for server in staying
+            ),
         ]
         for name in names
     }
@@ -320,10 +332,10 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     def run() -> list[str]:
         proofs: list[str] = []
         for name in names:
-            high = resize.retire(pool, name, leaving, held=on_shards.largest(name))
+            above = resize.retire(pool, name, leaving, held=on_shards.largest(name))
             begin = min(next_ticket(pool, server, name) for server in staying)
             proofs.append(
-                f"{', '.join(map(str, going))} never issued a ticket of {name!r} above {high}; new tickets start at "
+                f"{', '.join(map(str, going))} never issued a ticket of {name!r} above {above}; new tickets start at "
                 f"{begin}"
             )
         numbering.close(going, staying)  # also the tables that an interrupted run closed

@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from sqla_tickets import TicketArgumentError, TicketPool, TicketTableError
+from sqla_tickets import (
+    TicketArgumentError,
+    TicketIntegrityError,
+    TicketPool,
+    TicketServer,
+    TicketTableError,
+)
 from sqla_tickets.cli.doctor import examine
 from sqla_tickets.maintenance import operations, resize
 from sqla_tickets.maintenance.handle import TableHandle
+from sqla_tickets.tables.metadata import Tombstone
 from tests.support.command_line import options, run_cli
 from tests.support.draws import OpenPool, assert_unique
 from tests.support.servers import ServerFixtures
@@ -99,8 +106,11 @@ def test_doctor_and_raise_show_a_server_that_is_not_configured(
     assert "albums" not in done.text
     assert not [f for f in examine(known) if f.code == "server-not-configured"]
     again = run_cli(*command, "--yes", *on)
-    assert again.code == 3
-    assert "it has retired already" in again.text
+    assert again.code == 0
+    assert "record it where it is missing" in again.text
+    unknown = run_cli("retire", "photos", "--gone", 4, "--yes", *on)
+    assert unknown.code == 3
+    assert "Offsets that are missing: none" in unknown.text
 
 
 def test_move_without_a_server_that_others_have_overtaken_is_refused(
@@ -226,3 +236,123 @@ def test_list_without_a_server_in_the_middle_retires_nobody(
         refused = run_cli("retire", "--gone", offset, "--dry-run", *on)
         assert refused.code == 3
         assert "Are the pool's servers in a different order?" in refused.text
+
+
+def set_back(server: TicketServer, number: int) -> None:
+    """Give a server the table of an earlier time."""
+    server.drop("photos")
+    handle = TableHandle(server, "default", "photos")
+    server.create(handle.element(number + 1))
+
+
+def test_retirement_of_a_server_that_was_set_back_goes_by_its_marks(
+    known: TicketPool, grown: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """Its table shows less than it has issued, and a rename leaves its marks behind."""
+    number = grown.servers[2].last_ticket("photos") or 0
+    drawn = [ticket for n in range(3) for ticket in grown.servers[n].draw("photos", 200_000)[-1]]
+    grown.dispose()  # which writes the marks
+    after = open_pool(urls[:3], stride=STRIDE)
+    set_back(after.servers[2], number)
+    resize.retire(after, "photos", 1)
+    operations.rename(known, "photos", "pictures")
+    later = [known.servers[n].draw("pictures", 1)[0][0] for n in range(2)]
+    with TicketPool([*urls[:2], urls[4]], stride=STRIDE) as other:
+        resize.begin(known, other, "pictures")
+        later += other.servers[2].draw("pictures", 200_000)[-1]
+    assert_unique([*drawn, *later])
+    assert min(later) > max(drawn)
+
+
+def test_retiring_server_tells_how_far_the_others_had_come(
+    known: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    """It alone keeps the mark of the server that was set back."""
+    known.create_table("photos")
+    drawn = [ticket for n in range(2) for ticket in known.servers[n].draw("photos", 200_000)[-1]]
+    known.dispose()  # which writes the marks
+    after = open_pool(urls[:2], stride=STRIDE)
+    set_back(after.servers[0], 1)
+    resize.retire(after, "photos", 1)
+    with TicketPool(urls[:1], stride=STRIDE) as one:
+        assert min(one.next_ids("photos", 100)) > max(drawn)
+
+
+def test_retirement_again_raises_nobody(known: TicketPool, grown: TicketPool) -> None:
+    grown.next_ids("photos", 100)
+    above = resize.retire(grown, "photos", 1)
+    numbers = [server.last_ticket("photos") for server in known.servers]
+    assert resize.retire(grown, "photos", 1) == above
+    assert resize.retire_absent(known, "photos", 3) == above
+    assert [server.last_ticket("photos") for server in known.servers] == numbers
+
+
+def test_fence_of_a_server_that_was_set_back_is_no_retirement(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    """With a stride of 2, there is no third residue class."""
+    both = open_pool(urls[:2])
+    both.create_table("photos")
+    for server in both.servers:
+        server.draw("photos", 1000)
+    both.dispose()  # which writes the marks
+    after = open_pool(urls[:2])
+    set_back(after.servers[1], 2)
+    with pytest.raises(TicketIntegrityError):
+        after.servers[1].draw("photos", 1)
+    after.dispose()
+    with TicketPool(urls[:1], stride=2) as one:
+        assert list(operations.absent_servers(one, "photos")) == [2]
+        with pytest.raises(TicketTableError, match="offset 2"):
+            operations.rename(one, "photos", "pictures")
+        above = resize.retire_absent(one, "photos", 2)
+        assert operations.absent_servers(one, "photos") == {}
+        assert one.next_id("photos") > above
+
+
+def test_server_that_nobody_has_drawn_from_is_missed(
+    known: TicketPool, urls: list[URL], open_pool: OpenPool
+) -> None:
+    full = open_pool(urls[:3], stride=STRIDE)
+    full.create_table("photos")
+    assert operations.absent_servers(known, "photos") == {3: 0}
+    with pytest.raises(TicketTableError, match="offset 3: up to 0"):
+        operations.rename(known, "photos", "pictures")
+    resize.retire_absent(known, "photos", 3)
+    operations.rename(known, "photos", "pictures")
+
+
+def test_creation_above_a_column_needs_all_servers(known: TicketPool, grown: TicketPool) -> None:
+    assert grown.next_ids("photos", 3)
+    with pytest.raises(TicketTableError, match="offset 3"):
+        operations.create(known, "photos", above=10**9)
+    assert operations.create(grown, "photos", above=10**9)
+    assert min(server.draw("photos", 1)[0][0] for server in grown.servers) > 10**9
+
+
+def test_server_that_has_retired_does_not_join_in_place_of_another(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    """The other one has its offset, and issues tickets still."""
+    resize.retire(grown, "photos", 1)
+    with TicketPool([*urls[:2], urls[4]], stride=STRIDE) as other:
+        resize.begin(known, other, "photos")
+        drawn = other.next_ids("photos", 100)
+        with pytest.raises(TicketTableError, match="offset 3"):
+            resize.begin(known, grown, "photos")
+        assert_unique([*drawn, *other.next_ids("photos", 100)])
+
+
+def test_server_that_joins_again_leads_to_the_new_name(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    resize.retire(grown, "photos", 1)
+    operations.rename(known, "photos", "pictures")
+    on = [*options(urls[:2]), "--stride", str(STRIDE)]
+    done = run_cli("grow", "--add", urls[2].render_as_string(hide_password=False), "--yes", *on)
+    assert done.code == 0, done.text
+    for server in known.servers:
+        server.drop("photos")
+    state = TableHandle(grown.servers[2], "default", "photos").inspect()
+    assert isinstance(state, Tombstone)
+    assert (state.kind, state.sequence) == ("moved", "pictures")
