@@ -170,9 +170,16 @@ def redirect(pool: Servers, name: str, to: Destination) -> None:
     """Write the tombstone of a sequence that has moved on the servers that have nothing of it, or have retired.
 
     Raises:
+        TicketTableError: a server has an open table of that name, as one that was away during the move.
         TicketError: a server failed. Call it again when that is repaired.
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
+    for handle, state in states.items():
+        if isinstance(state, ActiveTable):
+            raise TicketTableError(
+                f"{handle} still issues tickets, although the sequence has moved to {to.sequence!r} of the pool {to.pool!r}: "
+                "drop this table, or give the server an empty database, and run this again"
+            )
     for handle, state in states.items():
         if has_ended(state):
             handle.place_tombstone(to, state, max(_numbers(states), default=0))

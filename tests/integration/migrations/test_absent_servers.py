@@ -346,6 +346,20 @@ def test_server_that_has_retired_does_not_join_in_place_of_another(
         assert_unique([*drawn, *other.next_ids("photos", 100)])
 
 
+def test_server_that_was_gone_does_not_join_with_an_open_table(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    """It was away when the sequence was renamed."""
+    grown.next_ids("photos", 9)
+    resize.retire_absent(known, "photos", 3)
+    operations.rename(known, "photos", "pictures")
+    on = [*options(urls[:2]), "--stride", str(STRIDE)]
+    done = run_cli("grow", "--add", urls[2].render_as_string(hide_password=False), "--yes", *on)
+    assert done.code == 3
+    assert "still issues tickets, although the sequence has moved to 'pictures'" in done.text
+    assert TableHandle(grown.servers[2], "default", "pictures").inspect() is None
+
+
 def test_server_that_joins_again_leads_to_the_new_name(
     known: TicketPool, grown: TicketPool, urls: list[URL]
 ) -> None:
