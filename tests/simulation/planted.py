@@ -252,8 +252,8 @@ DEFECTS: Final = (
         [
             Change(
                 "maintenance/resize.py",
-                'high = max(high, handle.close("retired", pool.name, name, state).high_water)',
-                "high = max(high, state.number or 0 if isinstance(state, ActiveTable) else state.high_water)",
+                'handle.close("retired", pool.name, name, state)',
+                "state",
             )
         ],
         ("retired server", *IDS),

@@ -333,7 +333,7 @@ def test_creation_above_a_column_needs_all_servers(known: TicketPool, grown: Tic
     assert min(server.draw("photos", 1)[0][0] for server in grown.servers) > 10**9
 
 
-def test_server_that_has_retired_does_not_join_in_place_of_another(
+def test_server_that_has_retired_does_not_join_instead_of_another(
     known: TicketPool, grown: TicketPool, urls: list[URL]
 ) -> None:
     """The other one has its offset, and issues tickets still."""
