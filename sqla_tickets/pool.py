@@ -392,8 +392,9 @@ class TicketPool(event.EventTarget):
             except TicketTableError:  # it has moved on
                 pass
         self._redirects.pop(name, None)
+        here: tuple[TicketPool, str] = self, name
         drawn, found = redirects.follow(
-            (self, name), lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
+            here, lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
         )
         if found != (self, name):
             self._redirects[name] = found

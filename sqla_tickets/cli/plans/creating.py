@@ -10,7 +10,6 @@ from ...maintenance import operations, redirect_paths
 from ...maintenance.handle import handles
 from ...maintenance.tombstones import Destination, FoundTable
 from ...status.text import EVERY_SHARD
-from ...tables.inspection import ActiveTable
 from ...tables.metadata import Tombstone
 from .plan import NOT_POSSIBLE, Plan
 from .proofs import proof_above, proof_where_accepted
@@ -60,7 +59,7 @@ def create(
         elif isinstance(state, Tombstone):
             missing.append(server)
             lines.append(f"create {name!r} on {server} {begins}, where it was {state.kind}")
-        elif isinstance(state, ActiveTable):
+        else:
             lines.append(f"verify {name!r} on {server}, at {state.number}")
 
     def proof(servers: Sequence[TicketServer]) -> str:
