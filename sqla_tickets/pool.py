@@ -392,10 +392,7 @@ class TicketPool(event.EventTarget):
             except TicketTableError:  # it has moved on
                 pass
         self._redirects.pop(name, None)
-        here: tuple[TicketPool, str] = self, name
-        drawn, found = redirects.follow(
-            here, lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
-        )
+        drawn, found = _follow(self, name, n)
         if found != (self, name):
             self._redirects[name] = found
             if found != known:  # a client without that pool has an error instead, at each draw
@@ -632,6 +629,12 @@ def attached_pools(metadata: MetaData) -> dict[str, TicketPool]:
     """The pools that serve this MetaData's sequences, by name."""
     sources = dict(attached_sources(metadata)).items()  # in one step, as other threads attach
     return {name: source for name, source in sources if isinstance(source, TicketPool)}
+
+
+def _follow(pool: TicketPool, name: str, n: int) -> tuple[list[range], tuple[TicketPool, str]]:
+    return redirects.follow(
+        (pool, name), lambda at, there: at._draw_from_servers(there, n), TicketPool._resolve
+    )
 
 
 def _spec_of(given: str | URL | Engine | AsyncEngine | ServerSpec) -> ServerSpec:
