@@ -51,13 +51,15 @@ class SequenceMarks:
     def prepare(self, *, opens_above: int | None = None) -> int:
         """Ensure that every server can keep marks of the sequence, and return the largest credible mark.
 
-        From here on, late writes about an earlier generation of that name are ignored.
+        From here on, late writes about an earlier generation of that name are ignored, and no server of the pool counts
+        as retired. So a table that is opened next is missed by a configuration that lacks its server.
 
         Args:
             opens_above: the number above which a table is to be opened, at least; None when none is opened.
 
         Raises:
-            TicketServerError: a server does not show its marks, so that it is unknown where to open the table.
+            TicketServerError: a server does not show its marks, so that it is unknown where to open the table; or one
+                still says that a server has retired.
             TicketTableError: a mark above it is not credible.
         """
         token = random.getrandbits(62) + 1  # distinguishes the generations of a name
@@ -66,12 +68,24 @@ class SequenceMarks:
         for peer, kept in prepared.items():
             if kept is None and opens_above is not None:
                 raise self._not_shown(peer)
+            if kept:
+                self._end_retirements(peer, {each.offset for each in self._peers})
         found = self._verified({peer: kept or [] for peer, kept in prepared.items()})
         for _, number, text in found.refuted:
             if opens_above is not None and number > opens_above:
                 raise TicketTableError(text)
             log.error("%s", text)
         return found.largest
+
+    def _end_retirements(self, peer: Peer, offsets: Collection[int]) -> None:
+        if not peer.store.end_retirements(self._name, offsets):
+            raise self._not_recorded(peer)
+
+    def _not_recorded(self, peer: Peer) -> TicketServerError:
+        return TicketServerError(
+            f"{peer} did not record which servers of {self._name!r} have retired: check that it is running and that its user "
+            "may write its table of marks, and run this again"
+        )
 
     def verified(self) -> VerifiedMarks:
         """The marks, as far as servers answer. Changes nothing."""
@@ -87,9 +101,10 @@ class SequenceMarks:
     def _verified(self, kept: Mapping[Peer, list[Mark]]) -> VerifiedMarks:
         marks = {peer: [m for m in rows if m.offset > JOINED] for peer, rows in kept.items()}
         numbers = [mark.number for rows in marks.values() for mark in rows]
-        absent, retired = self._of_others(mark for rows in kept.values() for mark in rows)
+        rows = [row for each in kept.values() for row in each]
         if not any(is_far(number, self._stride, 0) for number in numbers):
-            return VerifiedMarks(max(numbers, default=0), [], absent, retired)
+            known = max(numbers, default=0)
+            return VerifiedMarks(known, [], *self._of_others(rows, known))
         shown: Shown = {peer.server: peer.store.shown(self._name) for peer in self._peers}
         known = 0
         refuted: list[tuple[ServerAccess, int, str]] = []
@@ -111,13 +126,21 @@ class SequenceMarks:
                 elif about is not None:
                     text = refutation(peer.server, about, self._name, mark.number)
                     refuted.append((peer.server, mark.number, text))
-        return VerifiedMarks(known, refuted, absent, retired)
+        return VerifiedMarks(known, refuted, *self._of_others(rows, known))
 
-    def _of_others(self, rows: Iterable[Mark]) -> tuple[dict[int, int], dict[int, int]]:
-        """``absent`` and ``retired`` of the `VerifiedMarks`."""
+    def _of_others(self, rows: Iterable[Mark], known: int) -> tuple[dict[int, int], dict[int, int]]:
+        """``absent`` and ``retired`` of the `VerifiedMarks`.
+
+        A number that cannot be true counts as 0: whoever wrote it, the server may still issue tickets.
+
+        Args:
+            rows: the stored rows.
+            known: the largest credible mark.
+        """
         largest: dict[int, int] = {}
         for row in rows:
-            largest[row.offset] = max(row.number, largest.get(row.offset, 0))
+            number = 0 if is_far(row.number, self._stride, known) else row.number
+            largest[row.offset] = max(number, largest.get(row.offset, 0))
         own = {peer.offset for peer in self._peers}
         marks = {offset: largest[offset] for offset in sorted(largest) if offset > JOINED}
         retired = {o: largest[-o] for o, number in marks.items() if largest.get(-o, -1) >= number}
@@ -188,20 +211,22 @@ class SequenceMarks:
         for peer in self._peers:
             if peer.offset in offsets:
                 continue
-            answer = peer.store.read([self._name], patient=True)
-            if answer is None and peer.store.kept(self._name) == {}:
-                continue  # it keeps no marks
-            rows = [m for m in answer[1] if m.stride == self._stride] if answer else []
-            retired = [
-                row._replace(offset=-row.offset, number=max(above, row.number))
-                for row in rows
-                if row.offset in offsets
-            ]
-            if answer is None or len(peer.store.write(retired, patient=True)) < len(retired):
-                raise TicketServerError(
-                    f"{peer} did not record which servers of {self._name!r} have retired: check that it is running, and "
-                    "run this again"
-                )
+            kept = peer.store.kept(self._name)
+            missing = {o for o in offsets if kept and o in kept and kept.get(-o, -1) < above}
+            if missing:
+                self._end_retirements(
+                    peer, missing
+                )  # one of an earlier generation takes no new number
+                rows = (peer.store.read([self._name], patient=True) or (None, []))[1]
+                retired = [
+                    row._replace(offset=-row.offset, number=above)
+                    for row in rows
+                    if row.stride == self._stride and row.offset in missing
+                ]
+                peer.store.write(retired, patient=True)
+                kept = peer.store.kept(self._name)
+            if kept is None or any(kept.get(-offset, -1) < above for offset in missing):
+                raise self._not_recorded(peer)
 
     def end_smaller_strides(self) -> None:
         """Let clients of an earlier stride find nothing that they may issue, even from a server that is set back."""

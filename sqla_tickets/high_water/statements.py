@@ -39,6 +39,7 @@ __all__ = [
     "largest_of_other_strides",
     "raise_one",
     "raise_smaller_strides",
+    "retirements_ended",
     "rows_of",
     "smallest_joined",
     "upsert",
@@ -177,6 +178,13 @@ def raise_smaller_strides(stride: int, sequence: str, number: int) -> ClauseElem
     c = _marks.c
     lower = (c.sequence == sequence, c.offset > JOINED, c.stride < stride, c.mark < number)
     return update(_marks).where(*lower, c.token != _DROPPED).values(mark=number)
+
+
+def retirements_ended(stride: int, sequence: str, offsets: Collection[int]) -> ClauseElement:
+    """Delete the rows that say that servers with some offsets have retired."""
+    c = _marks.c
+    of_servers = or_(*(c.offset == -offset for offset in offsets))
+    return delete(_marks).where(c.sequence == sequence, c.stride == stride, of_servers)
 
 
 def deletion(stride: int, sequence: str) -> list[ClauseElement]:

@@ -32,6 +32,7 @@ from .statements import (
     deletion,
     raise_one,
     raise_smaller_strides,
+    retirements_ended,
     rows_of,
     upsert,
 )
@@ -276,6 +277,17 @@ class HighWaterStore:
         if len(found or []) < len(others):
             found = self._do(begin, patient=True)[0] or found
         return found or []
+
+    def end_retirements(self, name: str, offsets: Collection[int]) -> bool:
+        """Delete the rows that say that some servers have retired; False if there may be one still."""
+        kept = self.kept(name)
+        if kept is None or not any(-offset in kept for offset in offsets):
+            return kept is not None
+
+        def end(context: StatementContext) -> None:
+            context.send(retirements_ended(context.stride, name, offsets))
+
+        return self._do(end, patient=True)[1] is None
 
     def delete(self, name: str) -> None:
         """Delete the marks of a sequence, for all processes."""

@@ -96,8 +96,9 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     if widens:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
     marks = new._marks.of(name)
-    # a joining server's mark says that it issues tickets, so it is written after its table is opened
-    known = (marks if widens else old._marks.of(name)).prepare(opens_above=0)
+    if not widens:
+        _claim(old, new, name, joining)
+    known = marks.prepare(opens_above=0)
     earlier = earlier_gap(old, new, name)
     is_void = earlier is not None and earlier.is_void
     highest, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
@@ -108,8 +109,11 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         )
     if is_void:
         active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
+        given_up = marks.verified().absent
         _open_gap(old, new, name, active, highest, above)
+        marks.write_retired(given_up.keys(), above)
     elif widens:
+        _check_same_growth(new, name)
         bound = above if earlier is None else earlier.above
         _check_joined(joining, bound)
         marks.write_joined(bound)  # again, as an old server may have been restored since
@@ -118,9 +122,8 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
         _open(handle, state, above, model, bits=bits, stub=stub)
         if isinstance(state, ActiveTable) and not widens:  # another pool may have left it
             handle.raise_above(above)
-    if not widens:  # one may be lost before anybody has drawn from it
-        marks.prepare()
-        marks.write_raised(above, [handle.server for handle in joining])
+    if not widens:
+        _record_joined(new, name, above, joining)
     for handle in states:
         if not isinstance(handle.inspect(), ActiveTable):
             raise TicketTableError(
@@ -175,11 +178,32 @@ def _check_free(old: Servers, name: str, joining: Mapping[TableHandle, FoundTabl
     Raises:
         TicketTableError: a server does that the old pool does not have, as an earlier growth added it.
     """
-    opened = {h.offset: s.number or 0 for h, s in joining.items() if isinstance(s, ActiveTable)}
-    # an earlier run of this growth has opened those that have reached their mark
-    absent = {o: n for o, n in absent_servers(old, name).items() if opened.get(o, -1) < n}
+    # what has a claim, or was opened by an earlier run, has reached its mark
+    joined = {
+        handle.offset: _number_of(state)
+        for handle, state in joining.items()
+        if isinstance(state, ActiveTable) or (state is not None and state.end)
+    }
+    absent = {o: n for o, n in absent_servers(old, name).items() if joined.get(o, -1) < n}
     if absent:
         raise absent_error(old, name, absent)
+
+
+def _claim(old: Servers, new: Servers, name: str, joining: dict[TableHandle, FoundTable]) -> None:
+    """Leave a tombstone on joining servers that have nothing of a sequence, before their offsets count as taken.
+
+    By it, another run tells them from other servers with these offsets.
+    """
+    retired = old._marks.of(name).verified().retired
+    to = Destination("retired", new.name, name)
+    for handle, state in joining.items():
+        if state is None:
+            joining[handle] = handle.place_tombstone(to, None, retired.get(handle.offset, 0))
+
+
+def _number_of(state: ActiveTable | Tombstone) -> int:
+    """The number of a table, or of its tombstone."""
+    return state.number or 0 if isinstance(state, ActiveTable) else state.high_water
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -304,6 +328,30 @@ def _open_gap(
         new._marks.of(name).write_raised(above, [handle.server for handle in joined])
     new._marks.of(name).write_joined(above)
     _check_below(old, new, name, above, (above - below) // 2)
+
+
+def _record_joined(new: Servers, name: str, above: int, joining: Iterable[TableHandle]) -> None:
+    """Write the marks of servers that have joined, as one may be lost before anybody has drawn from it.
+
+    Raises:
+        TicketTableError: a server keeps marks, and did not store these.
+    """
+    refused = new._marks.of(name).write_raised(above, [handle.server for handle in joining])
+    if refused:
+        raise TicketTableError(
+            f"{', '.join(map(str, refused))} did not store where others have joined {name!r}: let the user of this "
+            "command write the table of marks, and run this again"
+        )
+
+
+def _check_same_growth(new: Servers, name: str) -> None:
+    """Check that an earlier run of this growth did not have more servers."""
+    offset = max(new._marks.of(name).verified().absent, default=0)
+    if offset:
+        raise TicketTableError(
+            f"{name!r}: an earlier run of this growth also had a server with the offset {offset}: add {offset} servers in all, "
+            "in the same order. In place of one that is gone, add an empty one"
+        )
 
 
 def _check_joined(joining: Mapping[TableHandle, FoundTable], bound: int) -> None:
@@ -531,10 +579,13 @@ def _above_retired(
         retired: their tables.
     """
     known = pool._marks.of(name).verified()
-    shown = [s.number or 0 if isinstance(s, ActiveTable) else s.high_water for s in retired if s]
-    if offsets <= known.retired.keys():  # by an earlier run
-        return max([held, *shown, *(known.retired[offset] for offset in offsets)])
-    return max([held, *shown, known.largest]) + pool._marks.margin
+    for _, _, text in known.refuted:
+        raise TicketTableError(text)
+    least = max([held, *(_number_of(state) for state in retired if state)])
+    above = max(least, known.largest) + pool._marks.margin
+    if offsets <= known.retired.keys():  # an earlier run has raised the others, and their marks
+        return min(above, max(least, *(known.retired[offset] for offset in offsets)))
+    return above
 
 
 def _check_raise(tables: Iterable[TableHandle], above: int) -> None:

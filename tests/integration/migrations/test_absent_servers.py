@@ -13,6 +13,7 @@ from sqla_tickets import (
     TicketIntegrityError,
     TicketPool,
     TicketServer,
+    TicketServerError,
     TicketTableError,
 )
 from sqla_tickets.cli.doctor import examine
@@ -20,7 +21,7 @@ from sqla_tickets.maintenance import operations, resize
 from sqla_tickets.maintenance.handle import TableHandle
 from sqla_tickets.tables.metadata import Tombstone
 from tests.support.command_line import options, run_cli
-from tests.support.draws import OpenPool, assert_unique
+from tests.support.draws import OpenPool, assert_unique, run
 from tests.support.servers import ServerFixtures
 
 STRIDE = 8
@@ -373,3 +374,115 @@ def test_server_that_joins_again_leads_to_the_new_name(
     state = TableHandle(grown.servers[2], "default", "photos").inspect()
     assert isinstance(state, Tombstone)
     assert (state.kind, state.sequence) == ("moved", "pictures")
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, *, after: bool) -> None:
+    """Kill the next call of a method, before or after its work."""
+    real = getattr(owner, method)
+
+    def killed(*args: object, **kw: object) -> None:
+        if after:
+            real(*args, **kw)
+        raise _Killed
+
+    monkeypatch.setattr(owner, method, killed)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_return_that_was_killed_is_finished_by_the_same_server_only(
+    known: TicketPool, grown: TicketPool, urls: list[URL], open_pool: OpenPool, after: bool
+) -> None:
+    """Its table may be open, and clients of before may draw from it."""
+    drawn = grown.next_ids("photos", 100)
+    resize.retire(grown, "photos", 1)
+    with pytest.MonkeyPatch.context() as killed:
+        kill_at(killed, TableHandle, "open", after=after)
+        with pytest.raises(_Killed):
+            resize.begin(known, grown, "photos")
+    other = open_pool([*urls[:2], urls[4]], stride=STRIDE)
+    for refused in (
+        lambda: resize.begin(known, other, "photos"),
+        lambda: operations.rename(known, "photos", "pictures"),
+    ):
+        with pytest.raises(TicketTableError, match="offset 3"):
+            refused()
+    resize.begin(known, grown, "photos")
+    assert_unique([*drawn, *grown.next_ids("photos", 100)])
+
+
+def test_growth_that_was_killed_goes_on_with_the_same_empty_server(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    resize.retire_absent(known, "photos", 3)
+    with TicketPool([*urls[:2], urls[4]], stride=STRIDE) as other:
+        with pytest.MonkeyPatch.context() as killed:
+            kill_at(killed, TableHandle, "open", after=False)
+            with pytest.raises(_Killed):
+                resize.begin(known, other, "photos")
+        with pytest.raises(TicketTableError, match="offset 3"):
+            operations.rename(known, "photos", "pictures")
+        above = resize.begin(known, other, "photos")
+        assert other.servers[2].draw("photos", 1)[0][0] > above
+
+
+def test_retired_table_that_is_created_again_is_missed_at_once(
+    known: TicketPool, grown: TicketPool
+) -> None:
+    resize.retire(grown, "photos", 1)
+    with pytest.MonkeyPatch.context() as killed:
+        kill_at(killed, TableHandle, "open", after=True)
+        with pytest.raises(_Killed):
+            operations.create(grown, "photos")
+    for _ in range(2):
+        assert list(operations.absent_servers(known, "photos")) == [3]
+        operations.create(grown, "photos")
+
+
+def test_forged_rows_hide_no_server_and_raise_nobody(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    grown.next_ids("photos", 100)
+    grown.dispose()  # which writes the marks
+    forged = 2**62 + 3
+    run(urls[0], f"INSERT INTO sqla_tickets_marks VALUES ('photos', {STRIDE}, -3, 1, {forged})")
+    assert list(operations.absent_servers(known, "photos")) == [3]
+    run(urls[0], f"UPDATE sqla_tickets_marks SET mark = {forged}")
+    assert list(operations.absent_servers(known, "photos")) == [3]
+    with pytest.raises(TicketTableError, match="cannot be true"):
+        resize.retire(grown, "photos", 1)
+    assert max(server.last_ticket("photos") or 0 for server in grown.servers) < 10**9
+
+
+@pytest.mark.ticket_servers("sqlite")
+def test_growth_ends_only_when_the_mark_of_the_new_server_is_stored(
+    known: TicketPool, grown: TicketPool, urls: list[URL]
+) -> None:
+    resize.retire(grown, "photos", 1)
+    for event in ("INSERT", "UPDATE", "DELETE"):
+        run(
+            urls[0],
+            f"CREATE TRIGGER no_{event} BEFORE {event} ON sqla_tickets_marks BEGIN"
+            " SELECT RAISE(ABORT, 'no'); END",
+        )
+    with pytest.raises(TicketServerError, match="did not record which servers"):
+        resize.begin(known, grown, "photos")
+    for event in ("INSERT", "UPDATE", "DELETE"):
+        run(urls[0], f"DROP TRIGGER no_{event}")
+    resize.begin(known, grown, "photos")
+    assert list(operations.absent_servers(known, "photos")) == [3]
+
+
+def test_growth_that_was_given_up_leaves_no_server_to_wait_for(
+    urls: list[URL], open_pool: OpenPool
+) -> None:
+    old, more = open_pool(urls[:2]), open_pool(urls[:4], stride=4)
+    old.create_table("photos")
+    drawn = old.next_ids("photos", 100)
+    resize.begin(old, more, "photos")
+    with TicketPool([*urls[:2], urls[4]], stride=4) as three:
+        above = resize.begin(old, three, "photos")
+        resize.finish(three, "photos")
+        assert operations.absent_servers(three, "photos") == {}
+        drawn += [three.servers[n].draw("photos", 1)[0][0] for n in range(3)]
+        assert drawn[-1] > above
+    assert_unique(drawn)
