@@ -131,7 +131,7 @@ class SequenceMarks:
     def _of_others(self, rows: Iterable[Mark], known: int) -> tuple[dict[int, int], dict[int, int]]:
         """``absent`` and ``retired`` of the `VerifiedMarks`.
 
-        A number that cannot be true counts as 0: whoever wrote it, the server may still issue tickets.
+        A number that cannot be true counts as 0, as the server may issue tickets all the same.
 
         Args:
             rows: the stored rows.
