@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +51,7 @@ class Site:
         self._retired: list[URL] = []
         self._past, self._clients = [list(self.urls)], list[TicketPool]()
         self._drawn: list[range] = []
-        self.name, self.done = NAMES[0], dict.fromkeys(("join", "retire", "lose", "rename"), 0)
+        self.name, self.done = NAMES[0], Counter[str]()
         self._command("create", self.name)
 
     def _new_server(self) -> URL:
