@@ -214,9 +214,8 @@ class SequenceMarks:
             kept = peer.store.kept(self._name)
             missing = {o for o in offsets if kept and o in kept and kept.get(-o, -1) < above}
             if missing:
-                self._end_retirements(
-                    peer, missing
-                )  # one of an earlier generation takes no new number
+                # a row of an earlier generation takes no new number
+                self._end_retirements(peer, missing)
                 rows = (peer.store.read([self._name], patient=True) or (None, []))[1]
                 retired = [
                     row._replace(offset=-row.offset, number=above)

@@ -530,8 +530,8 @@ def absent_error(pool: Servers, name: str, absent: Mapping[int, int]) -> TicketT
     """The error about some of `absent_servers`."""
     issued = ", ".join(f"offset {offset}: up to {mark}" for offset, mark in absent.items())
     return TicketTableError(
-        f"{name!r}: servers that the pool {pool.name!r} does not have have issued tickets ({issued}). First add each to "
-        f"the configuration, also those that sqla-tickets grow has just added. If one is gone for good, run sqla-tickets "
+        f"{name!r}: the pool {pool.name!r} lacks servers that issue its tickets ({issued}). First add each to the "
+        f"configuration, also those that sqla-tickets grow has just added. If one is gone for good, run sqla-tickets "
         f"retire {shlex.quote(name)} --gone {min(absent)}"
     )
 

@@ -349,8 +349,8 @@ def _check_same_growth(new: Servers, name: str) -> None:
     offset = max(new._marks.of(name).verified().absent, default=0)
     if offset:
         raise TicketTableError(
-            f"{name!r}: an earlier run of this growth also had a server with the offset {offset}: give the new pool {offset} servers, "
-            "in the same order. In place of one that is gone, add an empty one"
+            f"{name!r}: an earlier run of this growth also had a server with the offset {offset}: give the new pool {offset} "
+            "servers, in the same order. In place of one that is gone, add an empty one"
         )
 
 

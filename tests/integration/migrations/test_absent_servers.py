@@ -61,7 +61,7 @@ def test_move_without_a_server_that_joined_is_refused(
     known: TicketPool, grown: TicketPool, media: TicketPool, is_drawn_from: bool
 ) -> None:
     drawn = grown.next_ids("photos", 300) if is_drawn_from else []
-    with pytest.raises(TicketTableError, match=r"pool 'default' does not have .*\(offset 3: up to"):
+    with pytest.raises(TicketTableError, match=r"pool 'default' lacks servers .*\(offset 3: up to"):
         operations.move(known, "photos", media)
     with pytest.raises(TicketTableError, match="offset 3"):
         operations.rename(known, "photos", "pictures")
