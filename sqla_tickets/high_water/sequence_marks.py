@@ -68,7 +68,7 @@ class SequenceMarks:
         for peer, kept in prepared.items():
             if kept is None and opens_above is not None:
                 raise self._not_shown(peer)
-            if kept:
+            if any(mark.offset < JOINED for mark in kept or ()):
                 self._end_retirements(peer, {each.offset for each in self._peers})
         found = self._verified({peer: kept or [] for peer, kept in prepared.items()})
         for _, number, text in found.refuted:

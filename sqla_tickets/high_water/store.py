@@ -254,12 +254,12 @@ class HighWaterStore:
         """Create the table of marks where it is missing, and a sequence's rows where it has none.
 
         Returns:
-            The marks that the server keeps of the sequence; None if it does not answer.
+            The rows that the server keeps of the sequence; None if it does not answer.
         """
         others = [row for row in rows if row.offset != self.offset]
 
         def read_rows(context: StatementContext) -> list[Mark]:
-            return [mark for mark in _read_own([name], context) if mark.offset > JOINED]
+            return _read_own([name], context)
 
         def begin(context: StatementContext) -> list[Mark]:
             _write(others, context)
@@ -272,9 +272,10 @@ class HighWaterStore:
             return None
         if error is ErrorKind.TABLE_MISSING:
             self._try(_create, patient=True)  # unless another process does it at the same time
-        if len(found or []) < len(others) or error is ErrorKind.TABLE_MISSING:
+        has_fewer = sum(mark.offset > JOINED for mark in found or []) < len(others)
+        if has_fewer or error is ErrorKind.TABLE_MISSING:
             self._keeps_none_until = 0.0
-        if len(found or []) < len(others):
+        if has_fewer:
             found = self._do(begin, patient=True)[0] or found
         return found or []
 

@@ -288,11 +288,12 @@ def _lost_above(
 
 def _numbers(states: Mapping[TableHandle, FoundTable]) -> list[int]:
     """The numbers of the servers that have the table, or its tombstone."""
-    return [
-        state.number or 0 if isinstance(state, ActiveTable) else state.high_water
-        for state in states.values()
-        if state is not None
-    ]
+    return [number_of(state) for state in states.values() if state is not None]
+
+
+def number_of(state: ActiveTable | Tombstone) -> int:
+    """The number of a table, or of its tombstone."""
+    return state.number or 0 if isinstance(state, ActiveTable) else state.high_water
 
 
 def _check_start(handle: TableHandle, state: ActiveTable, start: int | None) -> None:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from ..draw.server import TicketServer
 from ..errors import TicketArgumentError, TicketTableError
+from ..high_water.sequence_marks import VerifiedMarks
 from ..high_water.statements import GAP_NUMBERS, JOINED
 from ..tables.context import StatementContext
 from ..tables.inspection import ActiveTable, metadata_in
@@ -42,6 +43,7 @@ from .operations import (
     check_all_servers,
     joined_above,
     metadata_statement,
+    number_of,
     refuse_to_meet,
 )
 from .tombstones import Destination, FoundTable
@@ -180,7 +182,7 @@ def _check_free(old: Servers, name: str, joining: Mapping[TableHandle, FoundTabl
     """
     # what has a claim, or was opened by an earlier run, has reached its mark
     joined = {
-        handle.offset: _number_of(state)
+        handle.offset: number_of(state)
         for handle, state in joining.items()
         if isinstance(state, ActiveTable) or (state is not None and state.end)
     }
@@ -199,11 +201,6 @@ def _claim(old: Servers, new: Servers, name: str, joining: dict[TableHandle, Fou
     for handle, state in joining.items():
         if state is None:
             joining[handle] = handle.place_tombstone(to, None, retired.get(handle.offset, 0))
-
-
-def _number_of(state: ActiveTable | Tombstone) -> int:
-    """The number of a table, or of its tombstone."""
-    return state.number or 0 if isinstance(state, ActiveTable) else state.high_water
 
 
 def _joined(joining: Mapping[TableHandle, FoundTable]) -> list[int]:
@@ -525,13 +522,14 @@ def retire(pool: Servers, name: str, leaving: int, *, held: int = 0) -> int:
     staying, going = tables[:-leaving], tables[-leaving:]
     offsets = {handle.offset for handle in going}
     states = {handle: handle.inspect() for handle in going}
-    _check_raise(staying, _above_retired(pool, name, offsets, held, states.values()))
+    marks = pool._marks.of(name)
+    _check_raise(staying, _above_retired(pool, marks.verified(), offsets, held, states.values()))
     closed = [
         handle.close("retired", pool.name, name, state)
         for handle, state in states.items()
         if state is not None
     ]
-    above = _above_retired(pool, name, offsets, held, closed)
+    above = _above_retired(pool, marks.verified(), offsets, held, closed)
     _go_on_without(pool, name, staying, offsets, above)
     return above
 
@@ -556,7 +554,7 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
     is_known = offset in known.absent or offset in known.retired
     if not is_known or offset in [server.offset for server in pool.servers]:
         raise not_absent_error(pool, offset, known.absent)
-    above = _above_retired(pool, name, {offset}, held, ())
+    above = _above_retired(pool, known, {offset}, held, ())
     refuse_to_meet(pool, name, above, joined_above(pool, name))
     staying = handles(pool, name)
     _check_raise(staying, above)
@@ -565,7 +563,7 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
 
 
 def _above_retired(
-    pool: Servers, name: str, offsets: set[int], held: int, retired: Iterable[FoundTable]
+    pool: Servers, known: VerifiedMarks, offsets: set[int], held: int, retired: Iterable[FoundTable]
 ) -> int:
     """The number above which the others continue: nothing that the retired servers have issued is above it.
 
@@ -573,15 +571,14 @@ def _above_retired(
 
     Args:
         pool: the pool.
-        name: the sequence's name.
+        known: the sequence's marks.
         offsets: the offsets of the servers that retire.
         held: the largest id on the shards.
         retired: their tables.
     """
-    known = pool._marks.of(name).verified()
     for _, _, text in known.refuted:
         raise TicketTableError(text)
-    least = max([held, *(_number_of(state) for state in retired if state)])
+    least = max([held, *(number_of(state) for state in retired if state)])
     above = max(least, known.largest) + pool._marks.margin
     if offsets <= known.retired.keys():  # an earlier run has raised the others, and their marks
         return min(above, max(least, *(known.retired[offset] for offset in offsets)))
