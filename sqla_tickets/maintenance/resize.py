@@ -89,60 +89,61 @@ def begin(old: Servers, new: Servers, name: str, *, gap: int = GAP_NUMBERS, held
     widens = new.stride != old.stride
     if widens:
         _check_metadata(states)
-    model = next(iter(states.values()))
-    bits = 32 if model.largest <= largest_ticket(32) else 64
     added = handles(new, name, new.servers[len(old.servers) :])
     joining = {handle: handle.inspect() for handle in added}
     _check_free(old, name, joining)
     stub = tombstones.stub_column(new.stride, *states.values(), *joining.values())
     if widens:  # the old servers' tables will have it, too
         stub = stub_of(new.stride)
-    marks = new._marks.of(name)
-    if not widens:
+    else:
         _claim(old, new, name, joining)
-    known = marks.prepare(opens_above=0)
+    known = new._marks.of(name).prepare(opens_above=0)
     earlier = earlier_gap(old, new, name)
     is_void = earlier is not None and earlier.is_void
     highest, above = _opening(old, new, name, states, joining, gap, held, known, earlier)
-    if above + (gap if widens else MARGIN_NUMBERS) // 10 > model.largest:
-        raise TicketArgumentError(
-            f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
-            "left. Choose a smaller gap, or widen the tables to 64 bits"
-        )
+    model = next(iter(states.values()))
+    _check_room(name, model, above, (gap if widens else MARGIN_NUMBERS) // 10)
     if is_void:
-        active = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
-        given_up = marks.verified().absent
-        _open_gap(old, new, name, active, highest, above)
-        marks.write_retired(given_up.keys(), above)
+        _open_gap(old, new, name, joining, highest, above)
     elif widens:
-        _check_same_growth(new, name)
-        bound = above if earlier is None else earlier.above
-        _check_joined(joining, bound)
-        marks.write_joined(bound)  # again, as an old server may have been restored since
-        _check_below(old, new, name, bound, 0 if earlier else min(gap // 2, old._marks.lead))
+        _keep_gap(old, new, name, joining, earlier, above, gap)
     for handle, state in joining.items():
-        _open(handle, state, above, model, bits=bits, stub=stub)
+        _open(handle, state, above, model, stub)
         if isinstance(state, ActiveTable) and not widens:  # another pool may have left it
             handle.raise_above(above)
     if not widens:
         _record_joined(new, name, above, joining)
-    for handle in states:
-        if not isinstance(handle.inspect(), ActiveTable):
-            raise TicketTableError(
-                f"{handle} was closed by another command while servers joined: run that command again, with all "
-                f"{len(new.servers)} servers"
-            )
+    _check_still_open(states, len(new.servers))
     return above if is_void or not widens else min([above, *_joined(joining)])
 
 
+def _check_room(name: str, model: ActiveTable, above: int, least: int) -> None:
+    """Check that servers that join above a number have at least so many numbers left."""
+    if above + least > model.largest:
+        raise TicketArgumentError(
+            f"the numbers of {name!r} end at {model.largest}: servers that join at {above} would have almost none "
+            "left. Choose a smaller gap, or widen the tables to 64 bits"
+        )
+
+
+def _check_still_open(tables: Iterable[TableHandle], servers: int) -> None:
+    """Check that no other command has closed a table of the old servers meanwhile, which did not know the new ones."""
+    for handle in tables:
+        if not isinstance(handle.inspect(), ActiveTable):
+            raise TicketTableError(
+                f"{handle} was closed by another command while servers joined: run that command again, with all "
+                f"{servers} servers"
+            )
+
+
 def _open(
-    handle: TableHandle, state: FoundTable, above: int, model: ActiveTable, *, bits: int, stub: str
+    handle: TableHandle, state: FoundTable, above: int, model: ActiveTable, stub: str
 ) -> None:
     """Open a joining server's table like those of the old servers, unless an earlier run has done so."""
     element = handle.element(
         above + 1,
         layout=handle.layout_for(model.layout),
-        bits=bits,
+        bits=32 if model.largest <= largest_ticket(32) else 64,
         stub=stub,
         path=tombstones.path_of(model),
     )
@@ -304,13 +305,21 @@ def earlier_gap(old: Servers, new: Servers, name: str) -> EarlierGap | None:
 
 
 def _open_gap(
-    old: Servers, new: Servers, name: str, joined: list[TableHandle], below: int, above: int
+    old: Servers,
+    new: Servers,
+    name: str,
+    joining: Mapping[TableHandle, FoundTable],
+    below: int,
+    above: int,
 ) -> None:
     """Open a new gap in place of a void one: all servers continue above every number.
 
     The number where the others join is written last. Until then, clients of the old configuration issue nothing, and another
     run does all of it again.
     """
+    marks = new._marks.of(name)
+    given_up = marks.verified().absent
+    joined = [handle for handle, state in joining.items() if isinstance(state, ActiveTable)]
     for handle in joined:
         number = handle.raise_above(above)
         if below < number < above:
@@ -322,9 +331,27 @@ def _open_gap(
         handle.raise_above(below, is_joining=True)
     old._marks.of(name).write_raised(below)
     if joined:
-        new._marks.of(name).write_raised(above, [handle.server for handle in joined])
-    new._marks.of(name).write_joined(above)
+        marks.write_raised(above, [handle.server for handle in joined])
+    marks.write_joined(above)
     _check_below(old, new, name, above, (above - below) // 2)
+    marks.write_retired(given_up.keys(), above)
+
+
+def _keep_gap(
+    old: Servers,
+    new: Servers,
+    name: str,
+    joining: Mapping[TableHandle, FoundTable],
+    earlier: EarlierGap | None,
+    above: int,
+    gap: int,
+) -> None:
+    """Record a first gap, or an earlier run's again, as an old server may have been restored since."""
+    _check_same_growth(new, name)
+    bound = above if earlier is None else earlier.above
+    _check_joined(joining, bound)
+    new._marks.of(name).write_joined(bound)
+    _check_below(old, new, name, bound, 0 if earlier else min(gap // 2, old._marks.lead))
 
 
 def _record_joined(new: Servers, name: str, above: int, joining: Iterable[TableHandle]) -> None:
