@@ -152,8 +152,8 @@ class TicketPool(event.EventTarget):
         #: The ticket servers that are SQLite files.
         self._files = tuple(s for s in self.servers if s.context.dialect.is_embedded)
         #: Whether the drivers are async, so that only SQLAlchemy's greenlet can wait for them.
-        self._is_async = any(server.engine.dialect.is_async for server in self.servers)
-        if self._is_async and not all(server.engine.dialect.is_async for server in self.servers):
+        self._is_async = any(server.is_async for server in self.servers)
+        if self._is_async and not all(server.is_async for server in self.servers):
             drivers = ", ".join(server.engine.url.drivername for server in self.servers)
             raise TicketArgumentError(
                 f"{this} has synchronous and asynchronous drivers ({drivers}): expected one kind, because a draw asks all "
@@ -307,7 +307,7 @@ class TicketPool(event.EventTarget):
                     return ticket
         except IndexError:  # there was none, or others were faster
             pass
-        block = sequence.block if isinstance(sequence, TicketSequence) else 1
+        block = sequence.block if type(sequence) is TicketSequence else 1
         is_empty = not ready.tickets and not buffered.blocks
         if block == 1 and is_empty and buffer.is_owner_process[0]:
             drawn = self._draw(name, 1)

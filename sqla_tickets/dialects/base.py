@@ -93,6 +93,7 @@ class TableShape(NamedTuple):
         seed: the number that its row begins with.
         start: its smallest ticket.
         bits: 32 or 64.
+        largest: the largest ticket.
         engine: the storage engine, on MySQL and MariaDB.
         stub: the name of the stub column. It is never quoted: SQLite takes an unknown name in double quotes
             for a string.
@@ -104,13 +105,9 @@ class TableShape(NamedTuple):
     seed: int
     start: int
     bits: int
+    largest: int
     engine: str
     stub: str
-
-    @property
-    def largest(self) -> int:
-        """The largest ticket of a table with 32 bits, unsigned, or 64 bits, signed."""
-        return 2**32 - 1 if self.bits == 32 else 2**63 - 1
 
 
 class Statement:
@@ -485,7 +482,7 @@ class TicketDialect(ABC):
             f"layout='replace' needs MySQL or MariaDB, not {self.sqlalchemy.name}: use 'counter'"
         )
 
-    def insert_row(self, name: str, layout: LayoutName, number: int, stub: str = STUB) -> Statement:
+    def insert_row(self, name: str, layout: LayoutName, number: int, stub: str) -> Statement:
         """Give an empty ticket table its row."""
         values = f"({number}, '{STUB_VALUES[layout]}')"
         return self.statement(f"INSERT INTO {self.table(name)} (id, {stub}) VALUES {values}")
@@ -519,7 +516,7 @@ class TicketDialect(ABC):
         return text, None
 
     def read_row(
-        self, name: str, layout: LayoutName, stub: str = STUB, *, lock: bool = False
+        self, name: str, layout: LayoutName, stub: str, *, lock: bool = False
     ) -> Statement:
         """The number that the table's row holds: the largest ticket that it shows.
 
@@ -539,21 +536,21 @@ class TicketDialect(ABC):
         """Whether the counter of the layout ``replace`` survives a restart, and follows explicit ids."""
         return True
 
-    def replace_ticket(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+    def replace_ticket(self, name: str, stride: int, offset: int, stub: str) -> Statement:
         """Flickr's statement. The ticket is in the OK packet, which is the cursor's ``lastrowid``."""
         raise self._has_no_replace()
 
-    def replace_up_to(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+    def replace_up_to(self, name: str, stride: int, offset: int, stub: str) -> Statement:
         """Draw the last ticket of a block, ``:span`` above the ticket of the previous statement."""
         raise self._has_no_replace()
 
-    def advance_counter(self, name: str, span: int | None = None, stub: str = STUB) -> Statement:
+    def advance_counter(self, name: str, stub: str, span: int | None = None) -> Statement:
         """Raise the counter row and return its new number, in one atomic step.
 
         Args:
             name: the sequence's name.
-            span: how far to raise it; None for a parameter ``:span``.
             stub: the name of its stub column.
+            span: how far to raise it; None for a parameter ``:span``.
         """
         return self.statement(self._advance(name, "id + {}", span, stub) + " RETURNING id")
 
@@ -562,7 +559,7 @@ class TicketDialect(ABC):
         where = f"{stub} = '{STUB_VALUES['counter']}'"
         return f"UPDATE {self.table(name)} SET id = {new} WHERE {where}"
 
-    def raise_counter(self, name: str, number: int, stub: str = STUB) -> Statement:
+    def raise_counter(self, name: str, number: int, stub: str) -> Statement:
         """Raise the counter row to a number; never lowers it."""
         where = f"{stub} = '{STUB_VALUES['counter']}' AND id < {number}"
         return self.statement(f"UPDATE {self.table(name)} SET id = {number} WHERE {where}")

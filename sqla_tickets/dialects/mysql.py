@@ -387,10 +387,10 @@ class MySQL(TicketDialect):
 
     # stride and offset travel with each statement, so that no session variable has to be right
 
-    def replace_ticket(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+    def replace_ticket(self, name: str, stride: int, offset: int, stub: str) -> Statement:
         return self._replace(name, stride, offset, f"({stub}) VALUES ('a')")
 
-    def replace_up_to(self, name: str, stride: int, offset: int, stub: str = STUB) -> Statement:
+    def replace_up_to(self, name: str, stride: int, offset: int, stub: str) -> Statement:
         last = f"LAST_INSERT_ID() + {self.bound('span')}"
         return self._replace(name, stride, offset, f"(id, {stub}) VALUES ({last}, 'a')")
 
@@ -401,7 +401,7 @@ class MySQL(TicketDialect):
         )
         return self.statement(f"REPLACE /*+ {hints} */ INTO {self.table(name)} {values}")
 
-    def advance_counter(self, name: str, span: int | None = None, stub: str = STUB) -> Statement:
+    def advance_counter(self, name: str, stub: str, span: int | None = None) -> Statement:
         return self.statement(self._advance(name, "LAST_INSERT_ID(id + {})", span, stub))
 
     # -- clusters

@@ -20,7 +20,6 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from .base import (
-    STUB,
     ErrorKind,
     LayoutName,
     Statement,
@@ -100,7 +99,7 @@ class SQLite(TicketDialect):
         )
 
     def read_row(
-        self, name: str, layout: LayoutName, stub: str = STUB, *, lock: bool = False
+        self, name: str, layout: LayoutName, stub: str, *, lock: bool = False
     ) -> Statement:
         return super().read_row(name, layout, stub)
 

@@ -135,6 +135,7 @@ class ServerAccess:
 
     Attributes:
         offset: which residue class it owns.
+        is_async: whether its driver is async.
         alive_at: when it last answered anything, by ``time.monotonic()``.
         probes: the probes that ping it in the background.
         identity: the database server that the last new connection led to; None before the first one, and if the
@@ -150,8 +151,9 @@ class ServerAccess:
         self.offset = position if spec.offset is None else spec.offset
         self.engine, self.timeouts = engine_for(self._bind, timeouts), timeouts
         self.connections = Connections(self.engine, str(self), timeouts)
+        self.is_async = self.engine.dialect.is_async
         #: Whether its driver is synchronous, and no two threads share a connection.
-        self._is_direct = not self.engine.dialect.is_async and self.connections.alone is None
+        self._is_direct = not self.is_async and self.connections.alone is None
         self.context = ServerContext(str(self), self.engine.dialect, stride, self.offset)
         self.breaker = CircuitBreaker()
         self.probes = Probes()
@@ -281,7 +283,7 @@ class ServerAccess:
             TimeoutError: it took longer, and was cancelled.
             Exception: as `_run` raises it.
         """
-        if self.engine.dialect.is_async and in_event_loop():
+        if self.is_async and in_event_loop():
             return within(seconds, lambda: self._run(work, attempts))
         if self.context.dialect.has_read_timeout:
             return self._run(work, attempts)
@@ -348,7 +350,7 @@ class ServerAccess:
 
     def _off_the_loop(self, work: Callable[[], T]) -> T:
         if in_event_loop():
-            return work() if self.engine.dialect.is_async else off_the_loop(work)
+            return work() if self.is_async else off_the_loop(work)
         self.check_caller()
         return work()
 
@@ -358,7 +360,7 @@ class ServerAccess:
         Raises:
             TicketArgumentError: the driver is async, and the caller is synchronous code.
         """
-        if self.engine.dialect.is_async and not in_event_loop():
+        if self.is_async and not in_event_loop():
             raise TicketArgumentError(
                 f"{self} has an async driver, which synchronous code cannot wait for. In a coroutine, await an"
                 " AsyncTicketPool; let run_sync() of an AsyncSession or AsyncConnection call a synchronous function;"

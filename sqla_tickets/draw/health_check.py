@@ -77,7 +77,7 @@ def _say_hello(server: ServerAccess, counts: Callable[[], bool], *, afresh: bool
         TicketError: the server does not answer.
     """
     try:
-        if server.engine.dialect.is_async:
+        if server.is_async:
             asyncio.run(greenlet_spawn(_hello_in_a_loop, server))
         elif (
             afresh

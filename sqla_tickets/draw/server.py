@@ -175,7 +175,7 @@ class InFlightRequest:
         """
         server, now = self.server, time.monotonic()
         has_time = now < (self.began or now) + server.timeouts.timeout_seconds / 2
-        is_kept = not server.engine.dialect.is_async  # else it is of the probe's own event loop
+        is_kept = not server.is_async  # else it is of the probe's own event loop
         is_trial = server.breaker.reason is not None
         return has_time and is_kept and not is_trial and server.probes.are_awaited(server.alive_at)
 

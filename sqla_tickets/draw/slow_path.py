@@ -363,7 +363,7 @@ def _is_in_a_queue(request: Request) -> bool:
             over.set()
 
     # the server may be frozen by now, and the user's own Engine may have no time-outs
-    in_a_task = request.server.engine.dialect.is_async
+    in_a_task = request.server.is_async
     over = TaskEvent() if in_a_task else threading.Event()
     if in_background(ask, f"sqla_tickets queue at {request.server}", in_a_task=in_a_task):
         over.wait(2 * TIMING.queue_seconds)

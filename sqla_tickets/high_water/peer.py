@@ -325,7 +325,7 @@ class Peer:
 
     def _begin(self, issuers: list[Peer], start: Callable[[Callable[[], None]], bool]) -> None:
         work = functools.partial(self._write_news, issuers)
-        loop = running_loop() if self.server.engine.dialect.is_async else None
+        loop = running_loop() if self.server.is_async else None
         if not self._write.begin(work, start, loop):
             self.give_up("no thread or task could be started to write a mark")
 

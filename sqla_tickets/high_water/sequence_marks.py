@@ -211,21 +211,22 @@ class SequenceMarks:
         for peer in self._peers:
             if peer.offset in offsets:
                 continue
-            kept = peer.store.kept(self._name)
-            missing = {o for o in offsets if kept and o in kept and kept.get(-o, -1) < above}
+            missing = self._not_retired(peer, offsets, above)
             if missing:
                 # a row of an earlier generation takes no new number
-                self._end_retirements(peer, missing)
-                rows = (peer.store.read([self._name], patient=True) or (None, []))[1]
-                retired = [
-                    row._replace(offset=-row.offset, number=above)
-                    for row in rows
-                    if row.stride == self._stride and row.offset in missing
-                ]
+                self._end_retirements(peer, {row.offset for row in missing})
+                retired = [row._replace(offset=-row.offset, number=above) for row in missing]
                 peer.store.write(retired, patient=True)
-                kept = peer.store.kept(self._name)
-            if kept is None or any(kept.get(-offset, -1) < above for offset in missing):
+            if missing and self._not_retired(peer, offsets, above):
                 raise self._not_recorded(peer)
+
+    def _not_retired(self, peer: Peer, offsets: Collection[int], above: int) -> list[Mark]:
+        """The marks of servers with some offsets that a server keeps without a retirement above a number."""
+        rows = peer.store.rows(self._name)
+        if rows is None:
+            raise self._not_recorded(peer)
+        retired = {row.offset for row in rows if row.number >= above}
+        return [row for row in rows if row.offset in offsets and -row.offset not in retired]
 
     def end_smaller_strides(self) -> None:
         """Let clients of an earlier stride find nothing that they may issue, even from a server that is set back."""

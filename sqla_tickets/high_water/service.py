@@ -377,7 +377,7 @@ class HighWaterService:
         """
         if has_running_loop():
             return
-        peers = [peer for peer in self._peers if not peer.server.engine.dialect.is_async]
+        peers = [peer for peer in self._peers if not peer.server.is_async]
         for peer in peers:
             # the running round may write older marks
             if peer.store.is_well and (peer.is_writing or peer.server.connections.has_idle):

@@ -154,17 +154,16 @@ class HighWaterStore:
     def waits_in_thread(self) -> bool:
         """Whether `begin` starts a thread, which waits for the server."""
         is_embedded = self.server.context.dialect.is_embedded
-        return not is_embedded and not self.server.engine.dialect.is_async
+        return not is_embedded and not self.server.is_async
 
     def begin(self, work: Callable[[], None]) -> bool:
         """Do ``work`` in the background; False if it could not be started."""
-        dialect = self.server.engine.dialect
         if self.server.context.dialect.is_embedded:
             # a file is never unresponsive; SQLite may crash after a fork during another thread's call, and aiosqlite
             # when its loop ends during a task
             return at_once(work)
         name = f"sqla_tickets marks on {self.server}"
-        return in_background(work, name, in_a_task=dialect.is_async)
+        return in_background(work, name, in_a_task=self.server.is_async)
 
     # -- reading
 
@@ -197,7 +196,12 @@ class HighWaterStore:
         return self._do(read_shown)[0] or [None]
 
     def kept(self, name: str, stride: int | None = None) -> dict[int, int] | None:
-        """The stored marks of a sequence by offset; None if the server does not answer.
+        """The stored marks of a sequence by offset; as `rows`."""
+        rows = self.rows(name, stride)
+        return None if rows is None else {mark.offset: mark.number for mark in rows}
+
+    def rows(self, name: str, stride: int | None = None) -> list[Mark] | None:
+        """The stored marks of a sequence; None if the server does not answer.
 
         It waits for as long as a draw does, since no draw waits for this call.
 
@@ -206,13 +210,11 @@ class HighWaterStore:
             stride: the stride with which they were written; None for the pool's.
         """
 
-        def read_kept(context: StatementContext) -> list[Mark]:
+        def read_rows(context: StatementContext) -> list[Mark]:
             return _read_own([name], replace(context, stride=stride or context.stride))
 
-        marks, error = self._try(read_kept, patient=True)
-        if marks is None and error not in _HAS_NONE:
-            return None
-        return {mark.offset: mark.number for mark in marks or []}
+        rows, error = self._try(read_rows, patient=True)
+        return [] if rows is None and error in _HAS_NONE else rows
 
     def number(self, statement: ClauseElement) -> int | None:
         """The single number that a statement about marks reads; None if there is none, or the statement fails."""

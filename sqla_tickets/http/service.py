@@ -38,7 +38,7 @@ class Service:
             each.attach(self._metadata)
         self._sequences: dict[str, TicketSequence] = {}
         #: Whether buffered tickets need no greenlet, which a pool of async drivers insists on.
-        self._needs_no_wait = not any(s.engine.dialect.is_async for s in self.pool.servers)
+        self._needs_no_wait = not any(s.is_async for s in self.pool.servers)
 
     async def reserve(self, name: str, n: int) -> list[range]:
         """Tickets of a sequence.

@@ -54,7 +54,7 @@ __all__ = [
     "begins_above",
     "earlier_gap",
     "finish",
-    "not_absent_error",
+    "marks_of_absent",
     "retire",
     "retire_absent",
     "unfinished",
@@ -577,10 +577,7 @@ def retire_absent(pool: Servers, name: str, offset: int, *, held: int = 0) -> in
         TicketArgumentError: no server with that offset is missing from the pool.
         TicketError: a server failed. Call it again when that is repaired.
     """
-    known = pool._marks.of(name).verified()
-    is_known = offset in known.absent or offset in known.retired
-    if not is_known or offset in [server.offset for server in pool.servers]:
-        raise not_absent_error(pool, offset, known.absent)
+    known = marks_of_absent(pool, [name], offset)[name]
     above = _above_retired(pool, known, {offset}, held, ())
     refuse_to_meet(pool, name, above, joined_above(pool, name))
     staying = handles(pool, name)
@@ -629,22 +626,29 @@ def _go_on_without(
     marks.write_retired(offsets, above)
 
 
-def not_absent_error(pool: Servers, offset: int, absent: Iterable[int]) -> TicketArgumentError:
-    """The error about a server that does not issue tickets, or that the pool has.
+def marks_of_absent(pool: Servers, names: Iterable[str], offset: int) -> dict[str, VerifiedMarks]:
+    """The marks of those sequences of which a missing server has issued tickets, retired or not.
 
     Args:
-        pool: the pool.
+        pool: the pool, without that server.
+        names: the sequences' names.
         offset: the server's offset.
-        absent: the offsets of the servers that the pool lacks.
+
+    Raises:
+        TicketArgumentError: there is no such sequence, or the server is not missing.
     """
     for server in pool.servers:
         if server.offset == offset:
-            return TicketArgumentError(
+            raise TicketArgumentError(
                 f"the pool {pool.name!r} still has a server with the offset {offset}: {server}. If it is gone for good, first "
                 "take it out of the configuration, and keep the stride"
             )
-    known = ", ".join(map(str, sorted(absent))) or "none"
-    return TicketArgumentError(
-        f"the pool {pool.name!r} lacks no server with the offset {offset} that issues tickets: it has retired already, or "
-        f"never had any. Offsets that are missing: {known}"
-    )
+    known = {name: pool._marks.of(name).verified() for name in names}
+    having = {n: m for n, m in known.items() if offset in m.absent or offset in m.retired}
+    if not having:
+        absent = sorted({offset for marks in known.values() for offset in marks.absent})
+        raise TicketArgumentError(
+            f"the pool {pool.name!r} lacks no server with the offset {offset} that issues tickets: it has retired already, or "
+            f"never had any. Offsets that are missing: {', '.join(map(str, absent)) or 'none'}"
+        )
+    return having

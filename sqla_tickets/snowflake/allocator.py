@@ -218,7 +218,7 @@ class LeaseAllocator:
             return
         work = functools.partial(self._try_to_renew, lease)
         lease.renewals.add(work)
-        in_a_task = lease.server.engine.dialect.is_async
+        in_a_task = lease.server.is_async
         if (
             lease.server.context.dialect.is_embedded
         ):  # it survives no fork while a thread is inside of it

@@ -160,8 +160,8 @@ class CounterLayout:
         self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
     ) -> None:
         self.stub, self._stride = stub, stride
-        self._single = dialect.advance_counter(table, stride, stub).arguments()
-        self._block = dialect.advance_counter(table, stub=stub)
+        self._single = dialect.advance_counter(table, stub, stride).arguments()
+        self._block = dialect.advance_counter(table, stub)
         self._returning = dialect.returns_counter
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:

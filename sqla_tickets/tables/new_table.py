@@ -102,6 +102,7 @@ class NewTable:
             self.seed,
             self.start,
             self.bits,
+            largest_ticket(self.bits),
             self.engine,
             self.stub,
         )

@@ -260,16 +260,12 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
     """
     for handle in (handle for name in names for handle in handles(pool, name)):
         handle.inspect()  # a shorter list may give a server another's offset
-    known = {name: pool._marks.of(name).verified() for name in names}
-    having = {n: m for n, m in known.items() if offset in m.absent or offset in m.retired}
-    if not having or offset in [server.offset for server in pool.servers]:
-        raise resize.not_absent_error(pool, offset, {o for m in known.values() for o in m.absent})
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
             *_without(pool, name, offset, marks.absent.get(offset)),
         ]
-        for name, marks in having.items()
+        for name, marks in resize.marks_of_absent(pool, names, offset).items()
     }
 
     def run() -> list[str]:

@@ -45,7 +45,7 @@ def test_stub_of_a_stride_is_in_every_statement() -> None:
         SQLITE.read_row("photos", "counter", stub),
         MARIADB.replace_ticket("photos", 4, 1, stub),
         MYSQL.replace_up_to("photos", 4, 1, stub),
-        SQLITE.advance_counter("photos", 4, stub),
+        SQLITE.advance_counter("photos", stub, 4),
         POSTGRESQL.raise_counter("photos", 9, stub),
         MYSQL.open_table(new.shape(MYSQL))[-1],
     ):
@@ -100,11 +100,11 @@ def test_flickrs_table_needs_mysql(dialect: TicketDialect) -> None:
 
 
 def test_one_ticket_of_flickrs_table() -> None:
-    assert read(MYSQL.replace_ticket("photos", 2, 1)) == (
+    assert read(MYSQL.replace_ticket("photos", 2, 1, "stub")) == (
         "REPLACE /*+ SET_VAR(auto_increment_increment=2) SET_VAR(auto_increment_offset=1) */"
         " INTO `photos` (stub) VALUES ('a')"
     )
-    assert read(MARIADB.replace_ticket("photos", 2, 1)) == (
+    assert read(MARIADB.replace_ticket("photos", 2, 1, "stub")) == (
         "SET STATEMENT auto_increment_increment=2, auto_increment_offset=1"
         " FOR REPLACE INTO `photos` (stub) VALUES ('a')"
     )
@@ -114,7 +114,7 @@ def test_a_block_of_flickrs_table() -> None:
     lock = MYSQL.lock_table("photos")
     assert lock is not None
     assert read(lock) == "LOCK TABLES `photos` WRITE"
-    assert read(MYSQL.replace_up_to("photos", 2, 1)) == (
+    assert read(MYSQL.replace_up_to("photos", 2, 1, "stub")) == (
         "REPLACE /*+ SET_VAR(auto_increment_increment=2) SET_VAR(auto_increment_offset=1) */"
         " INTO `photos` (id, stub) VALUES (LAST_INSERT_ID() + %s, 'a')"
     )
@@ -132,8 +132,8 @@ def test_a_block_of_flickrs_table() -> None:
     ids=["mysql", "mariadb", "postgresql", "sqlite"],
 )
 def test_a_draw_from_a_counter_table(dialect: TicketDialect, text: str) -> None:
-    assert read(dialect.advance_counter("photos", 2)) == text.format(2)
-    holes = read(dialect.advance_counter("photos"))
+    assert read(dialect.advance_counter("photos", "stub", 2)) == text.format(2)
+    holes = read(dialect.advance_counter("photos", "stub"))
     assert holes.partition("id + ")[0] == text.partition("id + ")[0]
     assert "id + 2" not in holes
 
@@ -144,7 +144,10 @@ def test_names_are_quoted(dialect: TicketDialect) -> None:
     first, last = preparer.initial_quote, preparer.final_quote
     name = f"{first}order{last}"
     assert read(dialect.drop_table("order")) == f"DROP TABLE IF EXISTS {name}"
-    assert read(dialect.read_row("order", "counter")) == f"SELECT id FROM {name} WHERE stub = 'c'"
+    assert (
+        read(dialect.read_row("order", "counter", "stub"))
+        == f"SELECT id FROM {name} WHERE stub = 'c'"
+    )
     doubled = read(dialect.drop_table(f"a{last}; DROP TABLE b; --"))
     assert f"{first}a{last}{last}; DROP TABLE b; --{last}" in doubled
 
