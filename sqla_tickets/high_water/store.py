@@ -196,12 +196,12 @@ class HighWaterStore:
         return self._do(read_shown)[0] or [None]
 
     def kept(self, name: str, stride: int | None = None) -> dict[int, int] | None:
-        """The stored marks of a sequence by offset; as `rows`."""
+        """The numbers of `rows`, by offset."""
         rows = self.rows(name, stride)
         return None if rows is None else {mark.offset: mark.number for mark in rows}
 
     def rows(self, name: str, stride: int | None = None) -> list[Mark] | None:
-        """The stored marks of a sequence; None if the server does not answer.
+        """The stored marks of a sequence; none where it keeps no marks, and None if the server does not answer.
 
         It waits for as long as a draw does, since no draw waits for this call.
 
@@ -259,9 +259,7 @@ class HighWaterStore:
             The rows that the server keeps of the sequence; None if it does not answer.
         """
         others = [row for row in rows if row.offset != self.offset]
-
-        def read_rows(context: StatementContext) -> list[Mark]:
-            return _read_own([name], context)
+        read_rows = functools.partial(_read_own, [name])
 
         def begin(context: StatementContext) -> list[Mark]:
             _write(others, context)
