@@ -314,8 +314,8 @@ def _open_gap(
 ) -> None:
     """Open a new gap in place of a void one: all servers continue above every number.
 
-    The number where the others join is written last. Until then, clients of the old configuration issue nothing, and another
-    run does all of it again.
+    The number where the others join is written after all tables are raised. Until then, clients of the old configuration issue
+    nothing, and another run does all of it again.
     """
     marks = new._marks.of(name)
     given_up = marks.verified().absent
