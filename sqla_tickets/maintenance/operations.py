@@ -476,18 +476,19 @@ def move(source: Servers, name: str, target: Servers) -> None:
     transfer.finish(is_to_be_done, before, after, target._marks.margin)
 
 
-def check_move(source: Servers, name: str, target: Servers) -> bool:
+def check_move(source: Servers, name: str, target: Servers) -> Transfer | None:
     """Check that a sequence can move to the servers of another pool, and change nothing.
 
     Returns:
-        False if it has moved already.
+        The move; None if the sequence has moved already.
 
     Raises:
         TicketArgumentError: the pools share a server, or differ in their stride.
         TicketTableError: a server of the target is in a cluster, where the table could not be drawn from.
         TicketError: a server failed, the source has no table, or the target has one.
     """
-    return _checked_move(source, name, target)[1]
+    transfer, is_to_be_done = _checked_move(source, name, target)
+    return transfer if is_to_be_done else None
 
 
 def _checked_move(source: Servers, name: str, target: Servers) -> tuple[Transfer, bool]:

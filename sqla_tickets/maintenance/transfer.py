@@ -30,6 +30,7 @@ class Transfer:
         there: what the targets have.
         is_repeated: whether a source is closed already.
         has_gone_on: whether the sequence has since left the targets for another place.
+        takes_back: whether a transfer from the targets was interrupted before it closed a table, and is taken back.
     """
 
     def __init__(self, sources: list[TableHandle], targets: list[TableHandle]) -> None:
@@ -45,6 +46,17 @@ class Transfer:
         left = [state for state in self.there.values() if isinstance(state, Tombstone)]
         self.is_repeated = any(isinstance(state, Tombstone) for state in self.here.values())
         self.has_gone_on = self.is_repeated and bool(left) and not arrived
+        claims = [
+            state
+            for state in self.here.values()
+            if isinstance(state, Tombstone) and state.kind == "opening"
+        ]
+        active = [state for state in self.there.values() if isinstance(state, ActiveTable)]
+        self.takes_back = (
+            any(_leads_to(state, targets[0]) for state in claims)
+            and len(active) == len(targets)
+            and not any(isinstance(state, ActiveTable) for state in self.here.values())
+        )
 
     @property
     def source(self) -> TableHandle:
@@ -60,9 +72,13 @@ class Transfer:
         source, target = self._sources[0], self._targets[0]
         for handle, state in self.here.items():
             if state is None or (isinstance(state, Tombstone) and state.end):
+                if self.takes_back:
+                    continue
                 raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
             if isinstance(state, Tombstone) and not _leads_to(state, target):
                 raise handle.closed_error(state)
+        if self.takes_back:
+            return True
         closed = [state for state in self.here.values() if isinstance(state, Tombstone)]
         if len(closed) == len(self.here):
             is_interrupted = any(_leads_to(state, source) for state in self.there.values())
@@ -115,6 +131,11 @@ class Transfer:
             after: the marks of the targets.
             margin: how many numbers above a mark may have been issued.
         """
+        if self.takes_back:
+            moved = Destination("moved", self._targets[0].pool, self._targets[0].sequence)
+            for handle, state in self.here.items():
+                _ = handle.place_tombstone(moved, state)
+            return
         if is_to_be_done:
             known = after.prepare(opens_above=0)
             self.claim_targets()

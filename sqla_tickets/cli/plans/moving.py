@@ -18,7 +18,9 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
     Raises:
         TicketError: it cannot move.
     """
-    is_to_be_done = operations.check_move(source, name, target)
+    transfer = operations.check_move(source, name, target)
+    if transfer is not None and transfer.takes_back:
+        return _taken_back(source, name, target)
     here = ", ".join(map(str, source.servers))
     there = ", ".join(map(str, target.servers))
     lines = [
@@ -26,7 +28,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"close {name!r} on {here}: a tombstone leads to the pool {target.name!r}",
         f"open {name!r} on {there}, above the highest ticket of all servers",
     ]
-    if is_to_be_done:
+    if transfer is not None:
         lines += _conversion(source, name, target)
     else:
         lines = [f"{name!r} is already in the pool {target.name!r}: no table is closed or opened"]
@@ -51,6 +53,20 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"keep {here} until no client is redirected from there",
     )
     return Plan({name: lines}, run, following)
+
+
+def _taken_back(source: TicketPool, name: str, target: TicketPool) -> Plan:
+    """Take back a move that was interrupted before it closed a table."""
+    lines = [
+        f"take back the interrupted move to the pool {source.name!r}, which closed no table: a tombstone there leads to "
+        f"the pool {target.name!r}"
+    ]
+
+    def run() -> list[str]:
+        operations.move(source, name, target)
+        return [f"{name!r} stays in the pool {target.name!r}, and was never closed"]
+
+    return Plan({name: lines}, run)
 
 
 def _conversion(source: TicketPool, name: str, target: TicketPool) -> list[str]:

@@ -33,6 +33,7 @@ from sqla_tickets.maintenance.tombstones import Destination
 from sqla_tickets.maintenance.transfer import Transfer
 from sqla_tickets.tables import inspection
 from sqla_tickets.tables.context import StatementContext
+from sqla_tickets.tables.metadata import Tombstone
 from tests.support.command_line import options, run_cli
 from tests.support.draws import FLICKRS_TABLE, PATIENCE, assert_unique, from_one_start, run
 from tests.support.servers import ServerFixtures, plain_client
@@ -374,6 +375,39 @@ def test_earlier_name_is_shown_where_its_tombstone_is_lost(
     assert "sqla-tickets create photos" in shown.text
     default.create_table("photos")
     assert operations.names(default, with_moved=True) == {"pictures"}
+
+
+@pytest.mark.parametrize("claimed", [1, 2])
+def test_move_that_closed_no_table_is_taken_back(
+    default: TicketPool, media: TicketPool, monkeypatch: pytest.MonkeyPatch, claimed: int
+) -> None:
+    """Its tombstones would keep the target's servers closed, and everybody from creating a table there."""
+    default.create_table("photos")
+    drawn = default.next_ids("photos", 9)
+    placed, place = list[TableHandle](), TableHandle.place_tombstone
+
+    def place_first(handle: TableHandle, *arguments: Any) -> Tombstone:
+        if len(placed) == claimed:
+            raise KeyboardInterrupt
+        placed.append(handle)
+        return place(handle, *arguments)
+
+    def close_none(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableHandle, "place_tombstone", place_first)
+        patch.setattr(TableHandle, "close", close_none)
+        with pytest.raises(KeyboardInterrupt):
+            operations.move(default, "photos", media)
+    operations.move(media, "photos", default)
+    states = [TableHandle(s, "media", "photos").inspect() for s in media.servers]
+    assert [state.kind for state in states if isinstance(state, Tombstone)] == ["moved"] * 2
+    assert operations.check_move(media, "photos", default) is None
+    drawn += default.next_ids("photos", 9)
+    operations.move(default, "photos", media)
+    drawn += media.next_ids("photos", 9)
+    assert_unique(drawn)
 
 
 @pytest.mark.parametrize("then", ["again", "back"])
