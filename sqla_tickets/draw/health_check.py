@@ -50,6 +50,7 @@ def probe(
 
 def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
     probes, returns = server.probes, server.returns
+    was_well = server.breaker.reason is None
     try:
         _say_hello(server, lambda: probes.counts(begun, server.alive_at), afresh=afresh)
         probes.answered(begun)
@@ -58,7 +59,13 @@ def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
         else:  # it was only slow, and no failure was logged
             log.debug("%s answers", server)
     except TicketError as error:
-        log.info("the server is still down: %s", error)
+        reason = server.breaker.reason
+        if reason is None:  # a later probe finds out
+            log.debug("%s", error)
+        elif was_well:
+            log.warning("draws pass over a ticket server that does not answer: %s", reason)
+        else:
+            log.info("the server is still down: %s", reason)
     finally:
         probes.ended(begun)
 

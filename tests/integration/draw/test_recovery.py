@@ -113,6 +113,23 @@ def test_only_a_server_that_has_failed_is_said_to_answer_again(
         )
 
 
+def test_a_frozen_server_is_warned_of_once(
+    servers: ServerFixtures, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hedges answer its draws, so no draw fails and warns."""
+    caplog.set_level(logging.INFO, "sqla_tickets.draw.health_check")
+    process = servers.mariadb()
+    url = servers.fresh_database(process)
+    with TicketPool([url], timeout=0.5) as pool:
+        server = pool.servers[0]
+        process.freeze()
+        for _ in range(2):
+            probe(server)
+            until(lambda: not server.probes.are_under_way)
+        assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+        assert all(str(server) in message for message in caplog.messages)
+
+
 def test_a_probe_opens_no_connection_where_one_is_idle_unless_it_is_frozen(
     servers: ServerFixtures,
 ) -> None:
