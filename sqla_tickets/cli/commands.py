@@ -34,7 +34,7 @@ from .. import (
     __version__,
 )
 from ..concurrency import time
-from ..connect.engines import address_of
+from ..connect.engines import address_of, shown_address
 from ..dialects import LayoutName, Role
 from ..maintenance import operations, resize, tombstones
 from ..snowflake import numbering
@@ -670,8 +670,8 @@ def _grown(pool: TicketPool, joining: tuple[str, ...], stride: int | None) -> Ti
     twice = [n for n in range(len(urls), count) if addresses[n] in addresses[:n]]
     if twice:
         raise TicketArgumentError(
-            f"--add names {new.servers[twice[0]]}, which is in the configuration already, or is given twice: leave it out. If it "
-            "has joined, there is nothing to add"
+            f"--add names {shown_address(new.servers[twice[0]].engine.url)}, which is in the configuration already, or is "
+            "given twice: leave it out. If it has joined, there is nothing to add"
         )
     return new
 

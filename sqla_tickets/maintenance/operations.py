@@ -213,13 +213,22 @@ def _refuse_foreign_in_part(states: Mapping[TableHandle, FoundTable]) -> None:
         TicketTableError: another server has no table.
     """
     missing = [handle for handle, state in states.items() if not isinstance(state, ActiveTable)]
-    for handle, state in states.items():
-        if missing and isinstance(state, ActiveTable) and state.metadata is None:
-            raise TicketTableError(
-                f"the ticket table {handle} has no metadata, as another program created it, and {missing[0].server} "
-                f"has no table. If every client counts by {handle.stride} from {handle.offset}, write that down: "
-                f"{metadata_statement(handle, state)}. Then run this again"
-            )
+    foreign = {
+        handle: state
+        for handle, state in states.items()
+        if isinstance(state, ActiveTable) and state.metadata is None
+    }
+    if missing and foreign:
+        tables = " and ".join(map(str, foreign))
+        statements = ", and ".join(
+            f"on {handle.server}, {metadata_statement(handle, state)}"
+            for handle, state in foreign.items()
+        )
+        raise TicketTableError(
+            f"another program created the ticket table {tables}, without metadata, and {missing[0].server} has no "
+            f"table. If every client counts by {missing[0].stride} from each server's offset, write that down: "
+            f"{statements}. Then run this again"
+        )
 
 
 def metadata_statement(handle: TableHandle, state: ActiveTable) -> str:
@@ -234,9 +243,11 @@ def begins_above(pool: Servers, name: str, *, start: int = 1) -> int:
     If clients draw until then, `create` opens them above a larger one.
 
     Raises:
+        TicketTableError: only some servers have a table, and it has no metadata.
         TicketError: a server failed.
     """
     states = {handle: handle.inspect() for handle in handles(pool, name)}
+    _refuse_foreign_in_part(states)
     first = _first(states, start, 0)
     known = pool._marks.of(name).verified().largest if _is_lost(states) else 0
     earlier = _of_other_strides(pool, name, states)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ... import TicketError, TicketPool, TicketServer
+from ... import TicketError, TicketPool, TicketServer, TicketTableMissing
 from ...dialects import LayoutName
 from ...maintenance import operations, redirect_paths
 from ...maintenance.handle import handles
+from ...maintenance.status import state_after
 from ...maintenance.tombstones import Destination, FoundTable
 from ...status.text import EVERY_SHARD
 from ...tables.metadata import Tombstone
@@ -41,6 +42,7 @@ def create(
     """
     lines: list[str] = []
     missing: list[TicketServer] = []
+    _check_not_growing(pool, name)
     states = {handle.server: handle.inspect() for handle in handles(pool, name)}
     to = moved_to(pool, name, list(states.values()), pools)
     ended = [s for s, state in states.items() if operations.has_ended(state)]
@@ -60,7 +62,8 @@ def create(
             missing.append(server)
             lines.append(f"create {name!r} on {server} {begins}, where it was {state.kind}")
         else:
-            lines.append(f"verify {name!r} on {server}, at {state.number}")
+            at = "which is empty" if state.number is None else f"at {state.number}"
+            lines.append(f"verify {name!r} on {server}, {at}")
 
     def proof(servers: Sequence[TicketServer]) -> str:
         created = [server for server in servers if server in missing]
@@ -73,6 +76,28 @@ def create(
         return [proof_where_accepted(pool, name, proof, with_shards)]
 
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
+
+
+def _check_not_growing(pool: TicketPool, name: str) -> None:
+    """Check that no server has lost its table during a growth, which alone knows where that begins.
+
+    Raises:
+        TicketTableMissing: one has.
+    """
+    states = operations.table_states(pool, name)
+    errors = [state for state in states.values() if isinstance(state, TicketError)]
+    if any(state_after(error) == "growing" for error in errors):
+        for server, state in states.items():
+            if state is None:
+                raise lost_in_growth(name, server)
+
+
+def lost_in_growth(name: str, server: TicketServer) -> TicketTableMissing:
+    """The error of a server that has lost its table during a growth."""
+    return TicketTableMissing(
+        f"there is no ticket table {name!r} on {server}, and the pool grows: first run sqla-tickets grow --add on the old "
+        "configuration again, with the same servers"
+    )
 
 
 def _redirect(

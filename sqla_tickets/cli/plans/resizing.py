@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ... import TicketArgumentError, TicketPool, TicketServer, TicketTableError, TicketTableMissing
+from ... import TicketArgumentError, TicketPool, TicketServer, TicketTableError
 from ...concurrency import time
 from ...maintenance import operations, resize, tombstones
 from ...maintenance.handle import handles
@@ -19,7 +19,7 @@ from ...tables.inspection import ActiveTable
 from ...tables.metadata import Tombstone
 from ...tables.new_table import stub_of
 from ..shards import ShardIds
-from .creating import moved_to, redirecting
+from .creating import lost_in_growth, moved_to, redirecting
 from .plan import Plan
 from .proofs import (
     inspect_table,
@@ -147,6 +147,8 @@ def finish(
     for name in names:
         operations.check_all_servers(new, name)
     found = {name: resize.unfinished(new, name) for name in names}
+    for name in names:
+        _check_distance(new, name, found[name])
     steps = {name: _end_of_growth(new, name, found[name], quiet) for name in names}
     behind = {server for numbers in found.values() for server in numbers}
     restored = [
@@ -234,10 +236,7 @@ def _check_distance(new: TicketPool, name: str, unfinished: dict[TicketServer, i
     }
     lost = [server for server, state in states.items() if state is None]
     if lost and (unfinished or closed):  # `create` waits for the end of a growth
-        raise TicketTableMissing(
-            f"there is no ticket table {name!r} on {lost[0]}, which has joined: first run sqla-tickets grow --add on the"
-            " old configuration again, with the same servers"
-        )
+        raise lost_in_growth(name, lost[0])
     joined = [
         n for s, state in states.items() if s not in closed and (n := number_of(s, name, state))
     ]
@@ -304,6 +303,10 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
         )
     for name in names:
         operations.check_all_servers(pool, name)
+        for handle in handles(pool, name):
+            _ = (
+                handle.inspect()
+            )  # of a pool whose stride is not given, each table is numbered differently
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
     margin = pool._marks.margin
     steps = {

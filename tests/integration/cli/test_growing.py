@@ -728,6 +728,15 @@ def test_creation_during_growth_raises_no_restored_server_into_the_gap(
 
 
 @SQLITE
+def test_plan_of_a_retirement_refuses_another_stride(urls: list[URL], open_pool: OpenPool) -> None:
+    """The configuration of a pool that a server has left needs the stride of before."""
+    open_pool(urls[:2], 4).create_table("photos")
+    refused = run_cli("retire", "--dry-run", *options(urls[:2]))
+    assert refused.code == 3
+    assert "give this process stride=4" in refused.text
+
+
+@SQLITE
 def test_finish_without_the_table_of_a_joined_server_names_the_next_step(
     urls: list[URL], open_pool: OpenPool
 ) -> None:
@@ -735,8 +744,10 @@ def test_finish_without_the_table_of_a_joined_server_names_the_next_step(
     old.create_table("photos")
     resize.begin(old, new, "photos")
     run(urls[2], "DROP TABLE photos")
-    refused = run_cli("grow", "--finish", "--yes", "--quiet", 0, *options(urls))
-    assert "first run sqla-tickets grow --add on the old configuration again" in refused.text
+    for command in (["grow", "--finish", "--dry-run"], ["create", "photos"]):
+        refused = run_cli(*command, *options(urls), "--stride", 4)
+        assert refused.code == 3
+        assert "first run sqla-tickets grow --add on the old configuration again" in refused.text
     again = run_cli("grow", *options(urls[:2]), *joining(urls[2:]))
     assert again.code == 0, again.text
     done = run_cli("grow", "--finish", "--yes", "--quiet", 0, *options(urls))
