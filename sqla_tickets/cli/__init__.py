@@ -22,6 +22,9 @@ def main() -> None:
     """
     try:
         from .commands import cli  # noqa: PLC0415  # click and rich are an extra
+    except KeyboardInterrupt:  # as the commands answer it from here on
+        sys.stderr.write("Error: interrupted\n")
+        sys.exit(FAILED)
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise

@@ -74,7 +74,9 @@ class Transfer:
             if state is None or (isinstance(state, Tombstone) and state.end):
                 if self.takes_back:
                     continue
-                raise TicketTableMissing(f"there is no ticket table {handle}: create it first")
+                raise TicketTableMissing(
+                    f"there is no ticket table {handle}: check the name, or create it first"
+                )
             if isinstance(state, Tombstone) and not _leads_to(state, target):
                 raise handle.closed_error(state)
         if self.takes_back:

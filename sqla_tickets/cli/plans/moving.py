@@ -57,16 +57,16 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
 
 def _taken_back(source: TicketPool, name: str, target: TicketPool) -> Plan:
     """Take back a move that was interrupted before it closed a table."""
-    lines = [
+    line = (
         f"take back the interrupted move to the pool {source.name!r}, which closed no table: a tombstone there leads to "
         f"the pool {target.name!r}"
-    ]
+    )
 
     def run() -> list[str]:
         operations.move(source, name, target)
         return [f"{name!r} stays in the pool {target.name!r}, and was never closed"]
 
-    return Plan({name: lines}, run)
+    return Plan({name: [line]}, run)
 
 
 def _conversion(source: TicketPool, name: str, target: TicketPool) -> list[str]:

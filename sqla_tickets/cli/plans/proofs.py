@@ -73,7 +73,10 @@ def proof_above(
     )
     of_some = "" if len(begins) == len(pool.servers) else f" from {server_names(begins)}"
     are = "the next is" if len(begins) == 1 else "the next are"
-    return f"from now on, every ticket of {name!r}{of_some} is above {above}: {are} {following}"
+    tickets = f"every ticket of {name!r}{of_some} is above {above}"
+    if not above:
+        tickets = f"tickets of {name!r}{of_some} can be drawn"
+    return f"from now on, {tickets}: {are} {following}"
 
 
 def proof_where_accepted(

@@ -128,6 +128,9 @@ def _recorded_tickets(
     ids = [(n, text) for n, text in on_shards.largest_ids(name) if not joined or n <= joined]
     known = [n for server, state in states.items() for n in _known_tickets(server, state, kept)]
     if not known and not ids:
+        for state in states.values():
+            if isinstance(state, TicketTableError):  # as of a wrong stride, which hides all marks
+                raise state
         raise TicketArgumentError(
             f"no ticket of {name!r} is recorded: name {_missing_shards(on_shards)}"
         )
