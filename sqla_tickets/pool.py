@@ -427,7 +427,7 @@ class TicketPool(event.EventTarget):
             self._events.discarded,
             self.block_duration,
             self.block_max_age,
-            is_direct=not self._is_async,  # else the caller is checked first
+            needs_loop=self._is_async,
         )
 
     def _draw_from_servers(self, name: str, n: int) -> list[range]:

@@ -26,7 +26,7 @@ from weakref import WeakSet
 from sqlalchemy.util import await_only
 
 from ..arguments import BlockBounds
-from ..concurrency import current_loop, elapsed, owner_mark, threading
+from ..concurrency import current_loop, elapsed, in_event_loop, owner_mark, threading
 from ..errors import TicketError, TicketsExhausted
 from .blocks import DrawBlocks, count, split
 from .timing import TIMING
@@ -351,6 +351,20 @@ class SequenceBuffer:
         self._check_again(until)
 
 
+class _OfTasks:
+    """The buffers of a pool that only tasks may draw from; others find none, so that each of their calls is refused."""
+
+    __slots__ = ("_sequences",)
+
+    def __init__(self, sequences: dict[str, SequenceBuffer]) -> None:
+        self._sequences = sequences
+
+    def __getitem__(self, name: str, /) -> SequenceBuffer:
+        if not in_event_loop():
+            raise KeyError(name)
+        return self._sequences[name]
+
+
 class Buffer:
     """The buffered tickets of one process; a fork begins with an empty buffer.
 
@@ -360,11 +374,11 @@ class Buffer:
         discarded: called with the sequence, the number of dropped tickets, and the reason.
         duration: seconds that a block should last, where its size is not fixed.
         max_age: seconds after which the rest of a block is dropped.
-        is_direct: whether any caller may pop a ticket that is ready.
+        needs_loop: whether only a task may take tickets, since the driver is async.
 
     Attributes:
         sequences: each sequence's buffer, by name.
-        direct: the buffers, by name, whose ready tickets any caller may pop: all or none.
+        direct: the buffers, by name, whose ready tickets this caller may pop: all or none.
         is_owner_process: its byte 0 is 1, and 0 in a fork, where the system wipes it. It is read after a ticket is
             popped, so that a fork between the two does not use the parent's ticket.
     """
@@ -375,12 +389,12 @@ class Buffer:
         duration: float,
         max_age: float,
         *,
-        is_direct: bool = True,
+        needs_loop: bool = False,
     ) -> None:
         self.is_owner_process, self._discarded = owner_mark(), discarded
         self._duration, self._max_age = duration, max_age
         self.sequences: dict[str, SequenceBuffer] = {}
-        self.direct = self.sequences if is_direct else {}
+        self.direct = _OfTasks(self.sequences) if needs_loop else self.sequences
         _buffers.add(self)
 
     def sequence(self, name: str) -> SequenceBuffer:

@@ -15,8 +15,15 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, event
+from sqlalchemy.util import greenlet_spawn
 
-from sqla_tickets import AsyncTicketPool, TicketError, TicketSequence
+from sqla_tickets import (
+    AsyncTicketPool,
+    TicketArgumentError,
+    TicketError,
+    TicketPool,
+    TicketSequence,
+)
 from sqla_tickets.dialects import class_of
 from sqla_tickets.events import Draw
 from tests.support.draws import (
@@ -234,6 +241,20 @@ def test_connections_of_ended_loops_do_not_add_up(route: Route, urls: list[URL])
     until(lambda: threading.active_count() <= threads + 2 * 8)
     asyncio.run(pool.dispose())
     gc.collect()  # not in a test that is warned of it
+
+
+async def test_synchronous_code_is_refused_even_while_tickets_are_ready(tmp_path: Path) -> None:
+    """Else it would work until the buffer is empty."""
+    blocks = TicketSequence("photos", block=100)
+    pool = TicketPool([f"sqlite+aiosqlite:///{tmp_path}/tickets.db"])
+    await greenlet_spawn(pool.create_table, "photos")
+    drawn = [await greenlet_spawn(pool.next_id, blocks) for _ in range(2)]
+    with pytest.raises(TicketArgumentError, match="synchronous code cannot wait"):
+        pool.next_id(blocks)
+    with pytest.raises(TicketArgumentError, match="synchronous code cannot wait"):
+        await asyncio.to_thread(pool.next_id, blocks)
+    assert await greenlet_spawn(pool.next_id, blocks) == drawn[-1] + 1
+    await greenlet_spawn(pool.dispose)
 
 
 @ON_ROUTES

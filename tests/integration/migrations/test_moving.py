@@ -384,19 +384,19 @@ def test_move_that_closed_no_table_is_taken_back(
     """Its tombstones would keep the target's servers closed, and everybody from creating a table there."""
     default.create_table("photos")
     drawn = default.next_ids("photos", 9)
-    placed, place = list[TableHandle](), TableHandle.place_tombstone
+    claims, claim = list[TableHandle](), TableHandle.place_tombstone
 
-    def place_first(handle: TableHandle, *arguments: Any) -> Tombstone:
-        if len(placed) == claimed:
+    def claim_first(handle: TableHandle, *arguments: Any) -> Tombstone:
+        if len(claims) == claimed:
             raise KeyboardInterrupt
-        placed.append(handle)
-        return place(handle, *arguments)
+        claims.append(handle)
+        return claim(handle, *arguments)
 
     def close_none(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableHandle, "place_tombstone", place_first)
+        patch.setattr(TableHandle, "place_tombstone", claim_first)
         patch.setattr(TableHandle, "close", close_none)
         with pytest.raises(KeyboardInterrupt):
             operations.move(default, "photos", media)
