@@ -14,6 +14,8 @@ from sqla_tickets import TicketError, TicketPool
 from sqla_tickets.dialects import LayoutName
 from sqla_tickets.draw import redirects
 from sqla_tickets.maintenance import operations
+from sqla_tickets.maintenance.handle import handles
+from sqla_tickets.maintenance.transfer import Transfer
 from sqla_tickets.tables.metadata import Tombstone
 from tests.support.fault_injection import KillAtChange, Loss, StatementCounter
 from tests.support.timing import set_timing
@@ -55,6 +57,11 @@ def _moved(pools: Pools, name: str) -> None:
     operations.move(pools[0], name, pools[1])
 
 
+def _claimed(pools: Pools, name: str) -> None:
+    pools[0].create_table(name)
+    Transfer(handles(pools[0], name), handles(pools[1], name)).claim_targets()
+
+
 def _first(pools: Pools, name: str) -> tuple[TicketPool, str]:
     return pools[0], name
 
@@ -71,6 +78,7 @@ OPERATIONS = {
         _created(), lambda p, n: operations.move(p[0], n, p[1]), lambda p, n: (p[1], n)
     ),
     "move back": Operation(_moved, lambda p, n: operations.move(p[1], n, p[0]), _first),
+    "take a move back": Operation(_claimed, lambda p, n: operations.move(p[1], n, p[0]), _first),
 }
 CONVERSIONS = {
     "to counter": Operation(
