@@ -52,6 +52,7 @@ __all__ = [
     "GAP_NUMBERS",
     "begin",
     "begins_above",
+    "check_left_out",
     "earlier_gap",
     "finish",
     "marks_of_absent",
@@ -626,6 +627,20 @@ def _go_on_without(
     marks.write_retired(offsets, above)
 
 
+def check_left_out(pool: Servers, offset: int) -> None:
+    """Check that a pool lacks the server that is gone.
+
+    Raises:
+        TicketArgumentError: it does not.
+    """
+    for server in pool.servers:
+        if server.offset == offset:
+            raise TicketArgumentError(
+                f"the pool {pool.name!r} still has a server with the offset {offset}: {server}. If it is gone for good, first "
+                "take it out of the configuration, and keep the stride"
+            )
+
+
 def marks_of_absent(pool: Servers, names: Iterable[str], offset: int) -> dict[str, VerifiedMarks]:
     """The marks of those sequences of which a missing server has issued tickets, retired or not.
 
@@ -637,12 +652,7 @@ def marks_of_absent(pool: Servers, names: Iterable[str], offset: int) -> dict[st
     Raises:
         TicketArgumentError: there is no such sequence, or the server is not missing.
     """
-    for server in pool.servers:
-        if server.offset == offset:
-            raise TicketArgumentError(
-                f"the pool {pool.name!r} still has a server with the offset {offset}: {server}. If it is gone for good, first "
-                "take it out of the configuration, and keep the stride"
-            )
+    check_left_out(pool, offset)
     known = {name: pool._marks.of(name).verified() for name in names}
     having = {n: m for n, m in known.items() if offset in m.absent or offset in m.retired}
     if not having:

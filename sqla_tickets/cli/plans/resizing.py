@@ -7,7 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ... import TicketArgumentError, TicketPool, TicketServer, TicketTableError
+from ... import (
+    TicketArgumentError,
+    TicketPool,
+    TicketServer,
+    TicketServerError,
+    TicketTableError,
+)
 from ...concurrency import time
 from ...maintenance import operations, resize, tombstones
 from ...maintenance.handle import handles
@@ -258,7 +264,11 @@ def retire_absent(pool: TicketPool, names: Sequence[str], offset: int, on_shards
     Sequences that it never had are left out.
     """
     for handle in (handle for name in names for handle in handles(pool, name)):
-        handle.inspect()  # a shorter list may give a server another's offset
+        try:
+            _ = handle.inspect()  # a shorter list may give a server another's offset
+        except TicketServerError:
+            resize.check_left_out(pool, offset)
+            raise
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),

@@ -220,10 +220,12 @@ def test_growth_without_a_server_that_joined_is_refused(
 
 
 def test_server_in_the_configuration_is_not_gone(grown: TicketPool, urls: list[URL]) -> None:
-    on = [*options(urls[:2]), "--stride", str(STRIDE)]
-    refused = run_cli("retire", "--gone", 2, "--yes", *on)
-    assert refused.code == 3
-    assert "still has a server with the offset 2" in refused.text
+    down = urls[1].set(port=1) if urls[1].port else urls[1].set(database="/nowhere/tickets.db")
+    for second in (urls[1], down):
+        on = [*options([urls[0], second]), "--stride", str(STRIDE)]
+        refused = run_cli("retire", "photos", "--gone", 2, "--yes", *on)
+        assert refused.code == 3
+        assert "still has a server with the offset 2" in refused.text
 
 
 def test_list_without_a_server_in_the_middle_retires_nobody(
