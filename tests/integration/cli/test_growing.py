@@ -728,10 +728,13 @@ def test_creation_during_growth_raises_no_restored_server_into_the_gap(
 
 
 @SQLITE
-def test_plan_of_a_retirement_refuses_another_stride(urls: list[URL], open_pool: OpenPool) -> None:
+@pytest.mark.parametrize("command", [["retire"], ["restore", "photos", "--offset", 1]])
+def test_plan_with_another_stride_is_refused(
+    urls: list[URL], open_pool: OpenPool, command: list[object]
+) -> None:
     """The configuration of a pool that a server has left needs the stride of before."""
     open_pool(urls[:2], 4).create_table("photos")
-    refused = run_cli("retire", "--dry-run", *options(urls[:2]))
+    refused = run_cli(*command, "--dry-run", *options(urls[:2]))
     assert refused.code == 3
     assert "give this process stride=4" in refused.text
 
