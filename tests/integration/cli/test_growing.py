@@ -730,7 +730,7 @@ def test_creation_during_growth_raises_no_restored_server_into_the_gap(
 @SQLITE
 @pytest.mark.parametrize("command", [["retire"], ["restore", "photos", "--offset", 1]])
 def test_plan_with_another_stride_is_refused(
-    urls: list[URL], open_pool: OpenPool, command: list[object]
+    urls: list[URL], open_pool: OpenPool, command: list[str | float]
 ) -> None:
     """The configuration of a pool that a server has left needs the stride of before."""
     open_pool(urls[:2], 4).create_table("photos")
