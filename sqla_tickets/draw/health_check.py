@@ -63,7 +63,7 @@ def _ask(server: ServerAccess, begun: Probe, afresh: bool) -> None:
         if reason is None:  # a later probe finds out
             log.debug("%s", error)
         elif was_well:
-            log.warning("draws pass over a ticket server that does not answer: %s", reason)
+            log.warning("a ticket server has failed, and draws pass it over: %s", reason)
         else:
             log.info("the server is still down: %s", reason)
     finally:

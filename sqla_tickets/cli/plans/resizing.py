@@ -314,9 +314,8 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
     for name in names:
         operations.check_all_servers(pool, name)
         for handle in handles(pool, name):
-            _ = (
-                handle.inspect()
-            )  # of a pool whose stride is not given, each table is numbered differently
+            # of a pool whose stride is not given, each table is numbered differently
+            _ = handle.inspect()
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
     margin = pool._marks.margin
     steps = {
