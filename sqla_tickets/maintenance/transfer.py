@@ -8,6 +8,8 @@ ticket tables above it on the target. Buffered blocks of clients stay valid: the
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ..dialects import LayoutName
 from ..errors import TicketTableError, TicketTableMissing
 from ..high_water.sequence_marks import SequenceMarks
@@ -46,16 +48,10 @@ class Transfer:
         left = [state for state in self.there.values() if isinstance(state, Tombstone)]
         self.is_repeated = any(isinstance(state, Tombstone) for state in self.here.values())
         self.has_gone_on = self.is_repeated and bool(left) and not arrived
-        claims = [
-            state
-            for state in self.here.values()
-            if isinstance(state, Tombstone) and state.kind == "opening"
-        ]
-        active = [state for state in self.there.values() if isinstance(state, ActiveTable)]
         self.takes_back = (
-            any(_leads_to(state, targets[0]) for state in claims)
-            and len(active) == len(targets)
+            any(_leads_to(state, targets[0], ("opening",)) for state in self.here.values())
             and not any(isinstance(state, ActiveTable) for state in self.here.values())
+            and all(isinstance(state, ActiveTable) for state in self.there.values())
         )
 
     @property
@@ -204,9 +200,11 @@ class Transfer:
         after.write_raised(high, [handle.server for handle in self._placed])
 
 
-def _leads_to(state: FoundTable, handle: TableHandle) -> bool:
+def _leads_to(
+    state: FoundTable, handle: TableHandle, kinds: Container[str] = ("moved", "opening")
+) -> bool:
     return (
         isinstance(state, Tombstone)
-        and state.kind in ("moved", "opening")
+        and state.kind in kinds
         and (state.pool, state.sequence) == (handle.pool, handle.sequence)
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from ... import TicketError, TicketPool, TicketServer, TicketTableMissing
 from ...dialects import LayoutName
 from ...maintenance import operations, redirect_paths
-from ...maintenance.handle import handles
 from ...maintenance.status import state_after
 from ...maintenance.tombstones import Destination, FoundTable
 from ...status.text import EVERY_SHARD
@@ -42,8 +41,7 @@ def create(
     """
     lines: list[str] = []
     missing: list[TicketServer] = []
-    _check_not_growing(pool, name)
-    states = {handle.server: handle.inspect() for handle in handles(pool, name)}
+    states = _inspected(pool, name)
     to = moved_to(pool, name, list(states.values()), pools)
     ended = [s for s, state in states.items() if operations.has_ended(state)]
     if to is not None and ended:
@@ -78,18 +76,21 @@ def create(
     return Plan({name: lines}, run, ["run sqla-tickets doctor as the user who draws"])
 
 
-def _check_not_growing(pool: TicketPool, name: str) -> None:
-    """Check that no server has lost its table during a growth, which alone knows where that begins.
+def _inspected(pool: TicketPool, name: str) -> dict[TicketServer, FoundTable]:
+    """The state of each server's table.
 
     Raises:
-        TicketTableMissing: one has.
+        TicketTableMissing: a server has lost its table during a growth, which alone knows where that begins.
+        TicketError: a server failed.
     """
     states = operations.table_states(pool, name)
-    errors = [state for state in states.values() if isinstance(state, TicketError)]
-    if any(state_after(error) == "growing" for error in errors):
-        for server, state in states.items():
-            if state is None:
-                raise lost_in_growth(name, server)
+    found = {s: state for s, state in states.items() if not isinstance(state, TicketError)}
+    lost = [server for server, state in found.items() if state is None]
+    for state in states.values():
+        if isinstance(state, TicketError):
+            is_growing = state_after(state) == "growing"
+            raise lost_in_growth(name, lost[0]) if lost and is_growing else state
+    return found
 
 
 def lost_in_growth(name: str, server: TicketServer) -> TicketTableMissing:

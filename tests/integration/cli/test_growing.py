@@ -747,8 +747,9 @@ def test_finish_without_the_table_of_a_joined_server_names_the_next_step(
     old.create_table("photos")
     resize.begin(old, new, "photos")
     run(urls[2], "DROP TABLE photos")
-    for command in (["grow", "--finish", "--dry-run"], ["create", "photos"]):
-        refused = run_cli(*command, *options(urls), "--stride", 4)
+    finish = ["grow", "--finish", "--quiet", "0"]
+    for command in ([*finish, "--yes"], [*finish, "--dry-run"], ["create", "photos"]):
+        refused = run_cli(*command, *options(urls))
         assert refused.code == 3
         assert "first run sqla-tickets grow --add on the old configuration again" in refused.text
     again = run_cli("grow", *options(urls[:2]), *joining(urls[2:]))
