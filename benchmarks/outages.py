@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import registry
 
-from benchmarks.crew import crew
+from benchmarks.crew import Crew, crew
 from benchmarks.machine import machine
 from benchmarks.peers import PEERS
 from benchmarks.testbed import Testbed
@@ -236,15 +236,64 @@ def run_async(kind: str, servers: Sequence[Server], layouts: Sequence[str], seco
                 sync.drop_table("photos")
 
 
+@dataclass
+class Frozen:
+    """What one round of `run_frozen` measured: rates in draws per second, times in ms.
+
+    Attributes:
+        before: this project's draws on both servers.
+        slowest_before: the slowest of them.
+        rate: this project's draws while one server was frozen.
+        alone: those of bare cursors on the other server, after it was thawed.
+        sent: the slowest of this project's draws that were under way when it was frozen.
+        slowest: the slowest of the later ones.
+        slowest_alone: the slowest of the bare cursors'.
+    """
+
+    before: float
+    slowest_before: float
+    rate: float
+    alone: float
+    sent: float
+    slowest: float
+    slowest_alone: float
+
+
+def frozen_round(workers: Crew, ours: str, bare: str, second: Server, seconds: float) -> Frozen:
+    """Freeze the second server while processes draw from both; then have bare cursors draw from the first one."""
+    workers.waits(ours, PROCESSES, 1.0)
+    nemesis, marks = outage(second.freeze, second.thaw, seconds)
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(nemesis)
+        draws = workers.draws(ours, PROCESSES, WARM_UP + seconds)
+        done.result()
+    waits = workers.waits(bare, PROCESSES, seconds)
+    began, ended = marks
+    before = [took for at, took in draws if at + took <= began]
+    sent = [took for at, took in draws if at <= began < at + took]
+    others = [took for at, took in draws if began < at and at + took <= ended]
+    # the first second is that of the draws that were sent to it, and of those that notice
+    late = [at for at, _ in draws if began + 1.0 < at <= ended]
+    return Frozen(
+        before=len(before) / WARM_UP,
+        slowest_before=1000 * max(before),
+        rate=len(late) / (ended - began - 1.0),
+        alone=len(waits) / seconds,
+        sent=1000 * max(sent, default=0.0),
+        slowest=1000 * max(others),
+        slowest_alone=1000 * waits[-1],
+    )
+
+
 def run_frozen(
-    kind: str, servers: Sequence[Server], layouts: Sequence[str], seconds: float
+    kind: str, servers: Sequence[Server], layouts: Sequence[str], seconds: float, rounds: int
 ) -> None:
     """One of two servers is frozen while processes draw as fast as they can; then bare cursors on the other one alone."""
     print(
-        f"\n## {kind}, {PROCESSES} processes that draw as fast as they can, a frozen server\n\n| layout | draws/s before |"
+        f"\n## {kind}, {PROCESSES} processes that draw as fast as they can, a frozen server\n\n| layout, round | draws/s before |"
         " slowest before | draws/s while frozen | bare cursors on the other one | ratio, at least 0.9 | slowest of those sent"
-        " before | slowest of the others | above the slowest before, at most 50 | slowest of the bare ones |\n"
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+        " before | slowest of the others | above the slowest before, at most 50 | slowest of the bare ones | above it |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     _, second = servers
     urls = [url.render_as_string(hide_password=False) for url in fresh(servers)]
@@ -258,26 +307,29 @@ def run_frozen(
             workers = stack.enter_context(crew(testbed, PROCESSES))
             for peer in (ours, bare):
                 workers.open(peer)
-            workers.waits(ours, PROCESSES, 1.0)
-            nemesis, marks = outage(second.freeze, second.thaw, seconds)
-            with ThreadPoolExecutor(1) as thread:
-                done = thread.submit(nemesis)
-                draws = workers.draws(ours, PROCESSES, WARM_UP + seconds)
-                done.result()
-            waits = workers.waits(bare, PROCESSES, seconds)
-        began, ended = marks
-        before = [took for at, took in draws if at + took <= began]
-        sent = [took for at, took in draws if at <= began < at + took]
-        others = [took for at, took in draws if began < at and at + took <= ended]
-        # the first second is that of the draws that were sent to it, and of those that notice
-        rate = len([at for at, _ in draws if began + 1.0 < at <= ended]) / (ended - began - 1.0)
-        slowest, most, alone = 1000 * max(before), 1000 * max(others), len(waits) / seconds
-        print(
-            f"| {layout} | {len(before) / WARM_UP:,.0f} | {slowest:.0f} | {rate:,.0f} | {alone:,.0f} | {rate / alone:.2f} |"
-            f" {1000 * max(sent, default=0.0):.0f} | {most:.0f} | {most - slowest:+.0f} |"
-            f" {1000 * waits[-1]:.0f} |",
-            flush=True,
-        )
+            found = []
+            for number in range(1, rounds + 1):
+                found.append(frozen_round(workers, ours, bare, second, seconds))
+                report_frozen(f"{layout}, {number}", found[-1:])
+            report_frozen(f"{layout}, median", found)
+
+
+def report_frozen(title: str, rounds: Sequence[Frozen]) -> None:
+    """Print the median of each column."""
+    columns: tuple[tuple[str, Callable[[Frozen], float]], ...] = (
+        (",.0f", lambda one: one.before),
+        (".0f", lambda one: one.slowest_before),
+        (",.0f", lambda one: one.rate),
+        (",.0f", lambda one: one.alone),
+        (".2f", lambda one: one.rate / one.alone),
+        (".0f", lambda one: one.sent),
+        (".0f", lambda one: one.slowest),
+        ("+.0f", lambda one: one.slowest - one.slowest_before),
+        (".0f", lambda one: one.slowest_alone),
+        ("+.0f", lambda one: one.slowest - one.slowest_alone),
+    )
+    cells = [format(statistics.median(map(value, rounds)), style) for style, value in columns]
+    print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 
 #: This project's draw, and a bare cursor on the first server alone, by layout.
@@ -339,6 +391,9 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="of an outage (default: %(default)s)"
     )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of the part *frozen* (default: %(default)s)"
+    )
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # thousands of them
     kinds, layouts = options.servers.split(","), options.layouts.split(",")
@@ -359,7 +414,7 @@ def main() -> None:
             if "tasks" in options.parts:
                 run_async(kind, servers, layouts, options.seconds)
             if "frozen" in options.parts:
-                run_frozen(kind, servers, layouts, options.seconds)
+                run_frozen(kind, servers, layouts, options.seconds, options.rounds)
             if "all-down" in options.parts:
                 for block in (1, BLOCK):
                     run_all_down(kind, servers, block, options.seconds)
