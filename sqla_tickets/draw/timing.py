@@ -125,7 +125,7 @@ class Timing:
     blocks_at_once: int = 64
     tickets_at_once: int = 25_000
     times_its_draw: int = 10
-    ready_tickets: int = 1000
+    ready_tickets: int = 4000
     lost_fetch_seconds: float = 10.0
     failed_fetch_seconds: float = 1.0
     shared_from: int = 2

@@ -264,7 +264,9 @@ def test_a_fork_counts_for_itself(pool: TicketPool) -> None:
 
 
 @MARIADB
-def test_threads_count_together(pool: TicketPool) -> None:
+def test_threads_count_together(ticket_urls: list[URL], open_pool: OpenPool) -> None:
+    pool = open_pool(ticket_urls, hedge=False)  # the tickets of a hedge that loses are drawn, too
+    pool.create_table("photos")
     collector = TicketCollector(pool)
     with ThreadPoolExecutor(8) as threads:
         tickets = list(threads.map(lambda n: pool.next_ids("photos", n % 3 + 1), range(200)))
