@@ -268,7 +268,7 @@ def place_tombstone(
         return tombstone
     if isinstance(state, ActiveTable):
         raise TicketTableError(
-            f"{context.server} already has a ticket table {name!r}: drop it, or choose another name"
+            f"another process has just created or opened the ticket table {name!r} on {context.server}: run this again"
         )
     if (state.kind, state.pool, state.sequence) == (to.kind, to.pool, to.sequence):
         return state

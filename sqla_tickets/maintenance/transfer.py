@@ -87,7 +87,8 @@ class Transfer:
         for handle, state in self.there.items():
             if isinstance(state, ActiveTable) and not self.is_repeated:
                 raise TicketTableError(
-                    f"the ticket table {handle} exists already: drop it, or choose another name"
+                    f"the ticket table {handle} exists already: run this again if another move is running. Else choose another"
+                    " name, or drop the table if no client draws from it"
                 )
             if not isinstance(state, Tombstone) or _leads_to(state, source):
                 continue

@@ -109,8 +109,8 @@ _REMEDIES: Final[dict[State, str]] = {
     "no login": "Check the user, the password and the database in the server's URL. On a new server, create the users"
     " (docs: operate/security): sqla-tickets grants prints their privileges.",
     "busy": "Wait. If it lasts, end the session that holds the table, or raise max_connections.",
-    "retired": "Remove that server from the configuration. If it is to issue tickets again: sqla-tickets create"
-    " {sequence}",
+    "retired": "Remove that server from the configuration, and keep the stride. If it is to issue tickets again: sqla-tickets"
+    " create {sequence}",
     "no table": "Check the name and the grants. If both are right: sqla-tickets create {sequence}",
     "growing": "If the pool grows, run sqla-tickets grow --finish{pool} when every client has the new configuration. If it has"
     " grown, the server came back from an older backup, and needs that command again. Else give this process the table's"

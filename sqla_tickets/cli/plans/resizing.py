@@ -323,7 +323,8 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
             *_ids_on_shards(on_shards, name),
             *(f"retire {name!r} on {server}" for server in going),
             *(
-                f"raise {name!r} on {server} above the retired tables and all marks, with a margin of {margin:,}"
+                f"raise {name!r} on {server} above the retired tables and all marks, with a margin of"
+                f" {margin // pool.stride:,} tickets"
                 for server in staying
             ),
         ]

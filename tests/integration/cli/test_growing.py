@@ -216,7 +216,10 @@ def test_retired_servers_in_the_list_are_called_retired(
     )
     for done in (status, doctor, audit):
         assert done.code == 1
-        assert done.text.count("Do: Remove that server from the configuration.") == 2
+        assert (
+            done.text.count("Do: Remove that server from the configuration, and keep the stride.")
+            == 2
+        )
         assert done.text.count("s retired") >= 2
         assert "dropped" not in done.text
         assert "NO TABLE" not in done.text

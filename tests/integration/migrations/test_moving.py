@@ -410,6 +410,25 @@ def test_move_that_closed_no_table_is_taken_back(
     assert_unique(drawn)
 
 
+def test_of_two_equal_moves_at_once_one_is_run_again(
+    default: TicketPool, media: TicketPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has just opened the table, so nobody must be told to drop it."""
+    default.create_table("photos")
+    drawn, claim = default.next_ids("photos", 9), TableHandle.place_tombstone
+
+    def claim_late(handle: TableHandle, *arguments: Any) -> Tombstone:
+        monkeypatch.setattr(TableHandle, "place_tombstone", claim)
+        operations.move(default, "photos", media)
+        return claim(handle, *arguments)
+
+    monkeypatch.setattr(TableHandle, "place_tombstone", claim_late)
+    with pytest.raises(TicketTableError, match=r"just created or opened.*: run this again"):
+        operations.move(default, "photos", media)
+    operations.move(default, "photos", media)
+    assert_unique(drawn + media.next_ids("photos", 9))
+
+
 @pytest.mark.parametrize("then", ["again", "back"])
 def test_half_a_rename_lets_nobody_create_the_other_half(
     default: TicketPool, monkeypatch: pytest.MonkeyPatch, then: str
