@@ -44,7 +44,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         if begin <= high:
             raise TicketTableError(
                 f"{name!r} in the pool {target.name!r}: expected a next ticket above {high}, found {begin}."
-                " Run sqla-tickets restore for that pool before any client draws"
+                " Before any client draws, run sqla-tickets restore for that pool, and then this again"
             )
         return [f"{closed}; new tickets start at {begin}"]
 
