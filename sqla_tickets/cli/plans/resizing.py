@@ -209,6 +209,10 @@ def _is_finished(new: TicketPool) -> str:
     return f"every server already has the stride {new.stride}"
 
 
+def _margin(pool: TicketPool) -> str:
+    return f"a margin of {pool._marks.margin // pool.stride:,} tickets"
+
+
 def _check_quiet(new: TicketPool, before: dict[str, dict[TicketServer, int]], quiet: float) -> None:
     """Refuse as soon as a number rises, within the time."""
     began, pause_seconds = time.monotonic(), FIRST_POLL_SECONDS
@@ -300,7 +304,7 @@ def _without(pool: TicketPool, name: str, offset: int, mark: int | None) -> Iter
         f"retire {name!r} on the server with the offset {offset}, which has issued tickets up to {mark} and must "
         "never run again"
     )
-    margin = f"a margin of {pool._marks.margin:,} for tickets without a mark"
+    margin = f"{_margin(pool)} for those without a mark"
     yield from (f"raise {name!r} on {server} above that and {margin}" for server in pool.servers)
 
 
@@ -317,14 +321,12 @@ def retire(pool: TicketPool, names: Sequence[str], leaving: int, on_shards: Shar
             # of a pool whose stride is not given, each table is numbered differently
             _ = handle.inspect()
     going, staying = pool.servers[-leaving:], pool.servers[:-leaving]
-    margin = pool._marks.margin
     steps = {
         name: [
             *_ids_on_shards(on_shards, name),
             *(f"retire {name!r} on {server}" for server in going),
             *(
-                f"raise {name!r} on {server} above the retired tables and all marks, with a margin of"
-                f" {margin // pool.stride:,} tickets"
+                f"raise {name!r} on {server} above the retired tables and all marks, with {_margin(pool)}"
                 for server in staying
             ),
         ]
