@@ -162,18 +162,21 @@ class _Pid:
 # -- event loops
 
 
+#: The event loop that runs on this thread, or None: the quick way to see that there is none.
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
+
+
 def in_event_loop() -> bool:
     """Whether this code runs inside SQLAlchemy's greenlet, on the thread of an event loop."""
+    # a free-threaded interpreter may crash when a thread that asked greenlet 3.5.6 ends
+    if running_loop() is None:
+        return False
     try:
         return bool(in_greenlet())
     except (ImportError, ValueError):  # greenlet is not installed: SQLAlchemy 2.1, 2.0
         return False
     except RuntimeError:  # the interpreter ends
         return False
-
-
-#: The event loop that runs on this thread, or None: the quick way to see that there is none.
-running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
 
 
 def current_loop() -> asyncio.AbstractEventLoop | None:

@@ -8,13 +8,14 @@ It has the configuration and the public methods; `draw` does the work. It surviv
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import logging
 import math
 import os
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
@@ -671,7 +672,9 @@ _pools: WeakSet[TicketPool] = WeakSet()
 @functools.cache
 def _install_fork_hook() -> None:
     """Notify all pools of every ``os.fork()``; installed once in a process, with its first pool."""
-    in_event_loop()  # SQLAlchemy imports greenlet when it is asked first
+    with suppress(ImportError):
+        # else the first draw in an event loop does, and a fork beside it waits for ever
+        importlib.import_module("greenlet")
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reinit_after_fork)
 

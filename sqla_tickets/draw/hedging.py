@@ -131,7 +131,8 @@ class HedgingMonitor:
             poller.end()
             self.poller = _Poller(self)
         if poller.thread is not threading.current_thread() and not self.has_draws:
-            poller.thread.join(timeout=1)
+            with contextlib.suppress(RuntimeError):  # Python 3.14, at exit
+                poller.thread.join(timeout=1)
 
     def poll(self) -> float:
         """Handle every overdue request.

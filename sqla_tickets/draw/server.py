@@ -477,7 +477,7 @@ class TicketServer(TableAccess):
     def _request(
         self, name: str, n: int, hedge_of: InFlightRequest | None = None
     ) -> InFlightRequest:
-        loop = None if running_loop() is None else current_loop()
+        loop = current_loop()
         request = InFlightRequest(self, self.tables.get(name) or self.table(name), n, loop)
         request.hedge_of = hedge_of
         if self._events is not None and self._events.is_told_of_draws():

@@ -8,11 +8,13 @@ import contextlib
 import pytest
 from sqlalchemy.util import greenlet_spawn
 
+from sqla_tickets import concurrency
 from sqla_tickets.concurrency import (
     SharedCall,
     SingleFlight,
     begun,
     in_background,
+    in_event_loop,
     in_time,
     pause,
     timestamps,
@@ -121,3 +123,20 @@ async def test_work_that_takes_too_long_is_cancelled() -> None:
     with pytest.raises(TimeoutError, match=r"no answer within 0\.01 seconds"):
         await in_time(wait_for_it(), 0.01)
     assert work.cancelled()
+
+
+def test_greenlet_is_asked_only_where_an_event_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps something for each thread that asks, which crashes a free-threaded interpreter when the thread ends."""
+    asked: list[bool] = []
+
+    def in_greenlet() -> bool:
+        asked.append(True)
+        return True
+
+    async def in_loop() -> bool:
+        return in_event_loop()
+
+    monkeypatch.setattr(concurrency, "in_greenlet", in_greenlet)
+    assert not in_event_loop()
+    assert not asked
+    assert asyncio.run(in_loop())
