@@ -62,8 +62,8 @@ class Timing:
         redirect_pause_seconds: how long it waits at first before it inspects again.
         longest_redirect_pause_seconds: how long it waits at most.
         blocks_at_once: how many blocks a draw takes at most, if blocks are used up faster than they are drawn.
-        tickets_at_once: the largest number of tickets in such blocks: half of the lead over a peer's mark, so that a
-            draw seldom waits for the peer.
+        tickets_at_once: the largest number of tickets in such blocks: less than the lead over a peer's mark, as a draw
+            of more waits until the peer has stored a mark of these tickets themselves.
         times_its_draw: such blocks should last this many times as long as their draw took.
         ready_tickets: how many single tickets are ready at most.
         lost_fetch_seconds: after how long an unfinished fetch is forgotten, as its event loop may be closed.
@@ -123,7 +123,7 @@ class Timing:
     redirect_pause_seconds: float = 0.005
     longest_redirect_pause_seconds: float = 0.05
     blocks_at_once: int = 64
-    tickets_at_once: int = 25_000
+    tickets_at_once: int = 45_000
     times_its_draw: int = 10
     ready_tickets: int = 4000
     lost_fetch_seconds: float = 10.0
