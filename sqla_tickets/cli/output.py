@@ -321,7 +321,7 @@ def _read(r: Report) -> str:
 
 def _column(r: Report) -> Iterator[RenderableType]:
     """What an audit has found in one column."""
-    title = f"{_read(r)}: {r.rows:,} ids in {r.seconds:.1f} s, the largest {whole(r.largest)}"
+    title = f"{_read(r)}: {_ids(r.rows)} in {r.seconds:.1f} s, the largest {whole(r.largest)}"
     table = table_of(["server's offset", "ids on the shards", "part", "", "issued at most"], title)
     for offset in sorted({*r.residues, *r.high_waters}):
         n = r.residues.get(offset, 0)
@@ -339,14 +339,17 @@ def _column(r: Report) -> Iterator[RenderableType]:
     yield _list(_anomaly(a, r) for a in r.anomalies if a.count)
 
 
+def _ids(count: int) -> str:
+    return "1 id" if count == 1 else f"{count:,} ids"
+
+
 def _anomaly(a: Anomaly, r: Report) -> Problem:
     ids = ", ".join(map(str, a.ids[:10])) + (" ..." if a.count > 10 else "")
-    count = "1 id" if a.count == 1 else f"{a.count:,} ids"
     return Problem(
         a.kind.upper(),
         "bad",
         where=a.server or ", ".join(a.shards),
-        what=f"{count}: {ids}" if a.count else r.column,
+        what=f"{_ids(a.count)}: {ids}" if a.count else r.column,
         why=a.why,
         fix=a.fix,
         sequence=r.sequence,

@@ -91,8 +91,8 @@ def _raise_above_strays(pool: TicketPool, name: str, above: int, on_shards: Shar
             return above
         above = max(number for number, _ in strays)
     raise TicketTableError(
-        f"{name!r}: {len(strays)} ids that no ticket server issued have appeared on the shards, such as "
-        f"{strays[0][0]} in {strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the shards, and raise the "
+        f"{name!r}: ids that no ticket server issued keep appearing on the shards, such as {strays[0][0]} in "
+        f"{strays[0][1]}. Stop their writer, remove AUTO_INCREMENT from the shards, and raise the "
         f"sequence again"
     )
 
