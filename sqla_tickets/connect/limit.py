@@ -309,7 +309,11 @@ class IdleConnections(deque[Connection]):
     def take_unused(self) -> list[Connection]:
         """Remove connections that no draw has taken since the last call, except the next one to be taken."""
         unused: list[Connection] = []
-        for connection in list(self):
+        try:
+            idle = list(self)
+        except RuntimeError:  # free-threaded: a draw takes one just now, so they are in use
+            return unused
+        for connection in idle:
             if connection.is_unused and len(self) > 1:
                 with suppress(ValueError):  # others were faster
                     self.remove(connection)

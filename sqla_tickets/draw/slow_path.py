@@ -144,7 +144,7 @@ def inspect(
     server.context.dialect.make_durable(connection.cursor)
     layout = _inspect(server, connection, table)
     request.wait_on(connection)
-    missing = tuple(table.missing_marks)
+    missing = (*list(table.missing_marks),)
     before = table.fence
     if before + request.n * server.context.stride > table.ends_at:
         raise table.exhausted(server, request.n)
