@@ -88,7 +88,7 @@ def execute(
         repairs = _next_steps(plans, _Outcome(idle=list(plans)))
         output.show(_result([], [], repairs), is_error=as_json)
         raise SystemExit(FAILED)
-    if asks and not _is_agreed():
+    if asks and not _is_agreed(plans):
         click.echo("Nothing was changed.", err=as_json)
         raise SystemExit(FOUND)
     with spinner(asked):
@@ -132,9 +132,10 @@ def _next_steps(plans: Sequence[Plan], done: _Outcome) -> list[str]:
     ] + [REPEAT] * bool(done.failures and len(done.idle) < len(plans))
 
 
-def _is_agreed() -> bool:
+def _is_agreed(plans: Iterable[Plan]) -> bool:
     """Ask on the output that the user sees; `input` would ask on stderr only."""
-    click.echo("Do this? It cannot be undone. [y/N] ", nl=False, err=sys.stderr.isatty())
+    warning = "" if all(plan.can_be_undone for plan in plans) else " It cannot be undone."
+    click.echo(f"Do this?{warning} [y/N] ", nl=False, err=sys.stderr.isatty())
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -209,7 +210,7 @@ def _by_sequence(plans: Sequence[Plan], proofs: Sequence[str], *, is_short: bool
         (next((name for name in names if repr(name) in proof), ""), [proof]) for proof in proofs
     ]
     return [
-        f"{proof}. The same for {few_of(others)}" if others else proof
+        f"{proof}. The same, with other numbers, for {few_of(others)}" if others else proof
         for _, (proof,), others in _alike(named, is_short=is_short)
     ]
 

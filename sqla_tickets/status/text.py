@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -50,13 +51,13 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
     # one server of them may be restored from a backup that is older than the move
     gone = {(s.pool, s.sequence) for s in statuses if s.has_moved} - drawn_from
     wanted = {key: s for s in statuses if s.sequence and (key := (s.pool, s.sequence)) not in gone}
-    which: dict[State, set[tuple[str, str]]] = {}
+    states: dict[tuple[str, str], dict[State, None]] = {}
     for s in statuses:
         if s.state not in ("up", "moved"):
-            which.setdefault(s.state, set()).add((s.pool, s.server))
+            states.setdefault((s.pool, s.server), {})[s.state] = None
     ill = ", ".join(
-        f"{len(found)}{'' if n else _of(servers)} {_is(state, len(found))}"
-        for n, (state, found) in enumerate(which.items())
+        f"{count}{'' if n else _of(servers)} {' and '.join(_is(state, count) for state in found)}"
+        for n, (found, count) in enumerate(Counter(map(tuple, states.values())).items())
     )
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]

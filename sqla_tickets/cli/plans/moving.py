@@ -52,7 +52,7 @@ def move(source: TicketPool, name: str, target: TicketPool) -> Plan:
         f"name the pool {target.name!r} in the models, and deploy that everywhere",
         f"keep {here} until no client is redirected from there",
     )
-    return Plan({name: lines}, run, following)
+    return Plan({name: lines}, run, following, can_be_undone=True)
 
 
 def _taken_back(source: TicketPool, name: str, target: TicketPool) -> Plan:
@@ -66,7 +66,7 @@ def _taken_back(source: TicketPool, name: str, target: TicketPool) -> Plan:
         operations.move(source, name, target)
         return [f"{name!r} stays in the pool {target.name!r}, and was never closed"]
 
-    return Plan({name: [line]}, run)
+    return Plan({name: [line]}, run, can_be_undone=True)
 
 
 def _conversion(source: TicketPool, name: str, target: TicketPool) -> list[str]:

@@ -26,6 +26,7 @@ class Plan:
         repairs: the operator's steps for what cannot be done.
         refusal: why it could not be planned; None if it could.
         is_possible: whether some of it can be done.
+        can_be_undone: whether another command undoes it.
     """
 
     steps: Mapping[str, Sequence[str]]
@@ -34,6 +35,7 @@ class Plan:
     repairs: Sequence[str] = ()
     refusal: TicketError | None = None
     is_possible: bool = True
+    can_be_undone: bool = False
 
     @property
     def lines(self) -> list[str]:

@@ -62,7 +62,7 @@ def test_what_cannot_be_undone_is_asked_for(
 ) -> None:
     arguments = [word.format(folder=tmp_path) for word in command]
     with in_a_terminal([*COMMAND, *arguments, *on]) as (_, terminal):
-        read_until(terminal, "[y/N]")
+        assert "Do this? It cannot be undone. " in read_until(terminal, "[y/N]")
 
 
 def test_interrupt_of_the_question_is_an_interrupt(pool: TicketPool, on: list[str]) -> None:
@@ -138,6 +138,7 @@ def test_plan_of_many_sequences_is_short_on_a_terminal(
     steps = re.findall(r"^\s*- 'albums_\d\d' on .*", text, re.MULTILINE)
     assert len(steps) == (2 if width else 58)
     assert text.count("Done: ") == (1 if width else 29)
+    assert ("The same, with other numbers, for albums_01, " in text) == bool(width)
     assert ("--dry-run | less" in text) == bool(width)
     for name in names:
         assert name in text

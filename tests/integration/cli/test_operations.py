@@ -213,7 +213,7 @@ def test_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pool: OpenPo
         assert why in " ".join(refused.text.split())
     command = [sys.executable, "-m", "sqla_tickets.cli", "move"]
     with in_a_terminal([*command, "photos", "--to", "media"]) as (_, terminal):
-        read_until(terminal, "[y/N]")
+        assert "Do this? [y/N]" in read_until(terminal, "[y/N]")
     high = max(high, *old.next_ids("photos", 1))
     done = run_cli("move", "photos", "--to", "media")
     assert done.code == 0, done.text

@@ -287,6 +287,7 @@ def test_an_old_number_is_said_with_what_is_known() -> None:
         ([*pair("a"), record("b", 2, "down", error=GONE)], "1 of 2 ticket servers is DOWN. No ids are issued for b."),
         ([record("a", 1, "unfit"), record("a", 2, "down")], "1 of 2 ticket servers is UNFIT, 1 is DOWN. This configuration gets no ids."),
         ([record("a", 1, "busy"), record("a", 2, "down")], "1 of 2 ticket servers is BUSY, 1 is DOWN. Draws of a wait for a server that is BUSY."),
+        ([record("a", 1), record("a", 2, "set back"), record("b", 1), record("b", 2, "quarantined")], "1 of 2 ticket servers is SET BACK and is QUARANTINED. Ids are still issued."),
         ([record("a", 1, "used up"), record("a", 2)], "1 of 2 ticket servers is USED UP. Ids are still issued."),
         ([record("a", 1, "used up")], "1 of 2 ticket servers is USED UP. No ids are issued."),
         ([record("a", 1, "used up", ends_at=9)], "1 of 2 ticket servers is USED UP. This configuration gets no ids."),
