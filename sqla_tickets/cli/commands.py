@@ -275,7 +275,9 @@ def audit(
             names = operations.names(pool)
             if not names:
                 _check_all_answer(pool)
-            where = columns_of(opened, names, named=columns, models=models, pool=pool.name)
+            where = columns_of(
+                opened, names, named=columns, models=models, pool=pool.name, only_named=True
+            )
         with_shards = _with_shards(pools, shards)
         of_sequences: dict[str, list[TicketColumn]] = {}
         for column in where:

@@ -273,6 +273,7 @@ def columns_of(
     models: str | None = None,
     pool: str = "default",
     are_needed: bool = True,
+    only_named: bool = False,
 ) -> list[TicketColumn]:
     """The columns that hold tickets of a pool.
 
@@ -280,10 +281,11 @@ def columns_of(
         shards: the application's databases.
         sequences: the names of the existing sequences.
         named: such as ``photos.id`` or ``albums.number=photos``.
-        models: ``module:attribute`` of a MetaData or of a declarative base. If neither is given, a sequence's column
-            is the primary key of the table with its name.
+        models: ``module:attribute`` of a MetaData or of a declarative base. Without it, the column of a sequence
+            for which none is named is the primary key of the table with its name.
         pool: the pool's name: models may have columns of others.
         are_needed: whether there must be any.
+        only_named: whether, if columns are named, those of other sequences are left out.
 
     Raises:
         TicketArgumentError: there are none although they are needed, or a column is on no shard.
@@ -291,15 +293,15 @@ def columns_of(
     found = [_named(text) for text in named]
     if models:
         found += _of_models(models, pool)
-    if not found:
+    if not found or not (models or only_named):
         keys = {name: key for shard in shards for name, key in shard.keys().items()}
-        names = sorted(sequences)
-        if not names and are_needed:
+        names = sorted(set(sequences) - {where.sequence for where in found})
+        if not (found or names) and are_needed:
             raise TicketArgumentError(
                 f"the pool {pool!r} has no sequences: name another pool with --pool, or the column of a table that"
                 " another program created with --column photos.id"
             )
-        found = [TicketColumn(s, keys[s], s) for s in names if s in keys]
+        found += [TicketColumn(s, keys[s], s) for s in names if s in keys]
         if not found and are_needed:
             raise TicketArgumentError(
                 f"no column that holds tickets of the pool {pool!r} is known: name it with --column "

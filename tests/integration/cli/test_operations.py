@@ -122,6 +122,23 @@ def test_raise_above_the_shards(pool: TicketPool, on: list[str], tmp_path: Path)
 
 
 @SQLITE
+def test_a_named_column_leaves_those_of_other_sequences_known(
+    pool: TicketPool, on: list[str], tmp_path: Path
+) -> None:
+    pool.create_table("people")
+    shards = shard_with(tmp_path, "one.db", 8003)
+    url = URL.create("sqlite", database=str(tmp_path / "one.db"))
+    run(url, "CREATE TABLE members (id BIGINT NOT NULL PRIMARY KEY)")
+    run(url, "INSERT INTO members VALUES (9001)")
+    column = ["--column", "members.id=people"]
+    for command in (["restore"], ["retire"], ["raise"]):
+        planned = run_cli(*command, *shards, *column, *on, "--dry-run")
+        assert "NOT KNOWN" not in planned.text
+        assert "8003" in planned.text
+        assert "9001" in planned.text
+
+
+@SQLITE
 def test_raise_without_what_it_needs_is_refused(
     pool: TicketPool, on: list[str], tmp_path: Path
 ) -> None:
