@@ -473,6 +473,7 @@ def test_restore_says_what_is_recorded_nowhere(
     assert done.code == 0, done.text
     assert f"NOT KNOWN: the high-water marks on sqlite:///{down.database}" in done.text
     assert "were not checked" not in done.text
+    assert f"Next: sqlite:///{down.database} (offset 2) did not show high-water marks" in done.text
     without_offset = run_cli("restore", "photos", *shards, *on, "--dry-run")
     assert "this raises the servers that answer" in without_offset.text
     assert "give --offset 2" in without_offset.text
@@ -481,6 +482,7 @@ def test_restore_says_what_is_recorded_nowhere(
     done = run_cli("restore", "--yes", *shards, *options(ticket_urls))
     assert done.code == 0, done.text
     assert done.text.count("NOT KNOWN") == 1
+    assert "did not show" not in done.text
     assert "--column TABLE.COLUMN=people" in done.text
     assert "Next: the ids of 'people' on the shards were not checked" in done.text
     assert "the ids of 'photos' on the shards were not" not in done.text
