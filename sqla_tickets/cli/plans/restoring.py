@@ -101,9 +101,9 @@ def restore(
         )
     missing = [server for server in servers if states[server] is None]
     following = [_not_checked(name, on_shards)] * bool(unknown)
-    if silent := [server for server in unanswered if server not in servers]:
+    if unread := [server for server in unanswered if server not in servers]:
         following.append(
-            f"{server_names(silent)} did not show high-water marks, and may not have stored the new one: run this again"
+            f"{server_names(unread)} did not show high-water marks, and may not have stored the new one: run this again"
             " when each server of the pool answers"
         )
     following += _after_restore(name, {_set_back(s, states[s], kept, pool.stride) for s in servers})
