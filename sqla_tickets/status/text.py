@@ -57,7 +57,7 @@ def verdict(statuses: Sequence[TableStatus], servers: int) -> Verdict:
             states.setdefault((s.pool, s.server), {})[s.state] = None
     ill = ", ".join(
         f"{count}{'' if n else _of(servers)} {' and '.join(_is(state, count) for state in found)}"
-        for n, (found, count) in enumerate(Counter(map(tuple, states.values())).items())
+        for n, (found, count) in enumerate(Counter(tuple(each) for each in states.values()).items())
     )
     busy = {(s.pool, s.sequence) for s in statuses if s.state == "busy"}
     failing = [label_of(s) for key, s in wanted.items() if key not in drawn_from | busy]
