@@ -181,16 +181,12 @@ def in_event_loop() -> bool:
 
 def current_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop whose greenlet runs this code, if any."""
-    return asyncio.get_running_loop() if in_event_loop() else None
+    return running_loop() if in_event_loop() else None
 
 
 def has_running_loop() -> bool:
     """Whether an event loop runs on this thread, in SQLAlchemy's greenlet or not."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return running_loop() is not None
 
 
 def off_the_loop(work: Callable[[], T]) -> T:

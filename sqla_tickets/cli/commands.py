@@ -275,9 +275,8 @@ def audit(
             names = operations.names(pool)
             if not names:
                 _check_all_answer(pool)
-            where = columns_of(
-                opened, names, named=columns, models=models, pool=pool.name, only_named=True
-            )
+            wanted = () if columns else names
+            where = columns_of(opened, wanted, named=columns, models=models, pool=pool.name)
         with_shards = _with_shards(pools, shards)
         of_sequences: dict[str, list[TicketColumn]] = {}
         for column in where:

@@ -273,19 +273,17 @@ def columns_of(
     models: str | None = None,
     pool: str = "default",
     are_needed: bool = True,
-    only_named: bool = False,
 ) -> list[TicketColumn]:
     """The columns that hold tickets of a pool.
 
     Args:
         shards: the application's databases.
-        sequences: the names of the existing sequences.
+        sequences: the names of the sequences that are to be found, if no column of theirs is named.
         named: such as ``photos.id`` or ``albums.number=photos``.
         models: ``module:attribute`` of a MetaData or of a declarative base. Without it, the column of a sequence
             for which none is named is the primary key of the table with its name.
         pool: the pool's name: models may have columns of others.
         are_needed: whether there must be any.
-        only_named: whether, if columns are named, those of other sequences are left out.
 
     Raises:
         TicketArgumentError: there are none although they are needed, or a column is on no shard.
@@ -293,9 +291,9 @@ def columns_of(
     found = [_named(text) for text in named]
     if models:
         found += _of_models(models, pool)
-    if not found or not (models or only_named):
+    names = sorted(set(sequences) - {where.sequence for where in found})
+    if not (found and (models or not names)):
         keys = {name: key for shard in shards for name, key in shard.keys().items()}
-        names = sorted(set(sequences) - {where.sequence for where in found})
         if not (found or names) and are_needed:
             raise TicketArgumentError(
                 f"the pool {pool!r} has no sequences: name another pool with --pool, or the column of a table that"

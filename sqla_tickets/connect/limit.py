@@ -311,7 +311,7 @@ class IdleConnections(deque[Connection]):
         unused: list[Connection] = []
         try:
             idle = list(self)
-        except RuntimeError:  # free-threaded: a draw takes one just now, so they are in use
+        except RuntimeError:  # free-threaded: a draw has just taken one; the next call goes on
             return unused
         for connection in idle:
             if connection.is_unused and len(self) > 1:

@@ -733,8 +733,8 @@ class TicketServer(TableAccess):
                 or (bool(table.missing_marks) and table.has_mark_to_read)
             )
             # read before the fence: a mark that arrives in between then counts
-            # without the list, an answer on another thread of a free-threaded interpreter breaks the iteration
-            missing: tuple[PeerServer, ...] = (*list(table.missing_marks),)
+            # a tuple of a dict would break if another thread changed it, in a free-threaded interpreter
+            missing: list[PeerServer] = list(table.missing_marks)
             # read after the layout: marks that another draw has just read then count here, too
             before = max(table.largest_shown, table.high_water)
             # its column may have been widened

@@ -109,7 +109,7 @@ def connected_too_late(request: Request, connection: Connection) -> TicketError:
 
 def inspect(
     request: Request, connection: Connection, *, must_ask_peers: bool
-) -> tuple[Layout, int, tuple[PeerServer, ...]]:
+) -> tuple[Layout, int, list[PeerServer]]:
     """Find the layout of a table, and the number that its next ticket must be above.
 
     Args:
@@ -144,7 +144,7 @@ def inspect(
     server.context.dialect.make_durable(connection.cursor)
     layout = _inspect(server, connection, table)
     request.wait_on(connection)
-    missing = (*list(table.missing_marks),)
+    missing = list(table.missing_marks)
     before = table.fence
     if before + request.n * server.context.stride > table.ends_at:
         raise table.exhausted(server, request.n)

@@ -62,8 +62,8 @@ class Timing:
         redirect_pause_seconds: how long it waits at first before it inspects again.
         longest_redirect_pause_seconds: how long it waits at most.
         blocks_at_once: how many blocks a draw takes at most, if blocks are used up faster than they are drawn.
-        tickets_at_once: the largest number of tickets in such blocks: less than the lead over a peer's mark, as a draw
-            of more waits until the peer has stored a mark of these tickets themselves.
+        tickets_at_once: the largest number of tickets in such blocks: nine tenths of the lead over a peer's mark, as a
+            draw of more than the lead waits until the peer has stored a mark of these tickets themselves.
         times_its_draw: such blocks should last this many times as long as their draw took.
         ready_tickets: how many single tickets are ready at most.
         lost_fetch_seconds: after how long an unfinished fetch is forgotten, as its event loop may be closed.

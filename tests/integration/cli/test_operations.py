@@ -128,8 +128,7 @@ def test_a_named_column_leaves_those_of_other_sequences_known(
     pool.create_table("people")
     shards = shard_with(tmp_path, "one.db", 8003)
     url = URL.create("sqlite", database=str(tmp_path / "one.db"))
-    run(url, "CREATE TABLE members (id BIGINT NOT NULL PRIMARY KEY)")
-    run(url, "INSERT INTO members VALUES (9001)")
+    run(url, "CREATE TABLE members (id BIGINT PRIMARY KEY)", "INSERT INTO members VALUES (9001)")
     column = ["--column", "members.id=people"]
     for command in (["restore"], ["retire"], ["raise"]):
         planned = run_cli(*command, *shards, *column, *on, "--dry-run")
