@@ -31,8 +31,20 @@ class DrawCursor(DBAPICursor, Protocol):
 
     request: Pollable | None
 
-    def insert(self, statement: str, *parameters: Any) -> int:
-        """Send a statement that returns no rows; returns the number that the server generated, 0 for none."""
+    def insert(self, statement: str, *parameters: Any, answers: int = 1) -> int:
+        """Send a statement that returns no rows, or a packet of them.
+
+        Args:
+            statement: the statements.
+            parameters: of the driver's ``execute``.
+            answers: how many statements there are.
+
+        Returns:
+            The number that the server generated, 0 for none.
+
+        Raises:
+            OutOfStep: it generated two.
+        """
         ...
 
 
@@ -59,10 +71,17 @@ class TicketCursor:
             self.request.be_polled()
         return self._execute(*arguments)
 
-    def insert(self, statement: str, *parameters: Any) -> int:
+    def insert(self, statement: str, *parameters: Any, answers: int = 1) -> int:
         """The same as `DrawCursor.insert`."""
         self.execute(statement, *parameters)
-        return self._cursor.lastrowid or 0
+        number: int = self._cursor.lastrowid or 0
+        for _ in range(answers - 1):
+            self.nextset()
+            other = self._cursor.lastrowid
+            if other and number:
+                raise OutOfStep("expected one number")
+            number = number or other or 0
+        return number
 
     @property
     def lastrowid(self) -> Any:
@@ -117,19 +136,19 @@ class CheckedCursor(TicketCursor):
         self._has_read_ahead = True
         return super().execute(*arguments)
 
-    def insert(self, statement: str, *parameters: Any) -> int:
+    def insert(self, statement: str, *parameters: Any, answers: int = 1) -> int:
         """The same as `DrawCursor.insert`, unless there is unread data.
 
         Raises:
-            OutOfStep: there is unread data; nothing was sent.
+            OutOfStep: there is unread data, and nothing was sent; or the server generated two numbers.
         """
-        if self._insert is None or parameters:
-            return super().insert(statement, *parameters)
+        if self._insert is None or parameters or (answers > 1 and self._inserts_by_driver):
+            return super().insert(statement, *parameters, answers=answers)
         events = self._poll(0)
         if events or (self._has_read_ahead and self._buffer()):
             self._refuse(events)
         self._has_read_ahead = self._inserts_by_driver
-        return self._insert(statement, self.request)
+        return self._insert(statement, self.request, answers)
 
     def _refuse(self, events: list[tuple[int, int]]) -> NoReturn:
         if events and events[0][1] & CLOSED:
@@ -147,13 +166,13 @@ def _insert_of(dbapi: DBAPIConnection) -> Insert | None:
     driver: Any = getattr(dbapi, "driver_connection", dbapi)
     modules = {base.__module__.partition(".")[0] for base in type(driver).__mro__}
 
-    def insert(statement: str, request: Pollable | None) -> int:
+    def insert(statement: str, request: Pollable | None, answers: int) -> int:
         if request is not None:
             request.be_polled()
         driver.query(statement.encode(driver.encoding))
         return int(driver.insert_id())
 
-    def insert_async(statement: str, request: Pollable | None) -> int:
+    def insert_async(statement: str, request: Pollable | None, answers: int) -> int:
         if request is not None:
             request.be_polled()
         await_only(driver.query(statement))

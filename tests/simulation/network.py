@@ -556,8 +556,8 @@ def insert_over_socket(dbapi_connection: Any, wire: Any, poll: Poll) -> Insert |
     if not isinstance(wire, ChannelWire) or not hasattr(dbapi_connection, "send_insert"):
         return None
 
-    def insert(statement: str, request: Pollable | None) -> int:
-        read = dbapi_connection.send_insert(statement)
+    def insert(statement: str, request: Pollable | None, answers: int) -> int:
+        read = dbapi_connection.send_insert(statement, answers)
         if request is not None and not poll(1000 * request.overdue_seconds):
             request.be_overdue(read)
         return int(read())

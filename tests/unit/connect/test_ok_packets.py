@@ -19,6 +19,8 @@ from sqla_tickets.errors import OutOfStep
 
 #: Status "autocommit", and no warnings.
 USUAL = b"\x02\x00\x00\x00"
+#: The same, and another answer follows.
+MORE = b"\x0a\x00\x00\x00"
 
 
 def packet(payload: bytes, number: int = 1) -> bytes:
@@ -33,12 +35,20 @@ def integer(value: int) -> bytes:
     return b"\xfe" + value.to_bytes(8, "little")
 
 
-def ok(ticket: int, rest: bytes = USUAL, rows: int = 1) -> bytes:
-    return packet(b"\x00" + integer(rows) + integer(ticket) + rest)
+def ok(ticket: int, rest: bytes = USUAL, rows: int = 1, number: int = 1) -> bytes:
+    return packet(b"\x00" + integer(rows) + integer(ticket) + rest, number)
 
 
-def error(code: int, text: bytes) -> bytes:
-    return packet(b"\xff" + code.to_bytes(2, "little") + b"#40001" + text)
+def error(code: int, text: bytes, number: int = 1) -> bytes:
+    return packet(b"\xff" + code.to_bytes(2, "little") + b"#40001" + text, number)
+
+
+def three(*tickets: int) -> list[bytes]:
+    """The answers to three statements."""
+    return [
+        ok(ticket, MORE if number < 3 else USUAL, rows=number == 2, number=number)
+        for number, ticket in enumerate(tickets, 1)
+    ]
 
 
 def over_socket(connection: object, wire: SocketWire | None) -> Insert | None:
@@ -58,12 +68,12 @@ class Wire:
         self.wire = SocketWire(here.fileno())
         self.insert = over_socket(self.connection, self.wire)
 
-    def answer(self, *parts: bytes, request: Pollable | None = None) -> int:
-        """What a draw returns if the server sends this."""
+    def answer(self, *parts: bytes, request: Pollable | None = None, answers: int = 1) -> int:
+        """What a draw of so many statements returns if the server sends this."""
         assert self.insert is not None
         for part in parts:
             self.there.send(part)
-        return self.insert("UPDATE", request)
+        return self.insert("UPDATE", request, answers)
 
     def close(self) -> None:
         self.there.close()
@@ -131,6 +141,57 @@ def test_answer_in_pieces_is_waited_for(wire: Wire) -> None:
 def test_anything_but_one_ok_packet_is_no_ticket(wire: Wire, parts: tuple[bytes, ...]) -> None:
     with pytest.raises(OutOfStep):
         wire.answer(b"".join(parts))
+
+
+@pytest.mark.parametrize("ticket", [0, 1, 2**33, 2**64 - 1])
+def test_ticket_is_the_number_of_one_of_three_answers(wire: Wire, ticket: int) -> None:
+    whole = b"".join(three(0, ticket, 0))
+    assert wire.answer(whole, answers=3) == ticket
+    for end in range(1, len(whole)):
+        assert wire.answer(whole[:end], whole[end:], answers=3) == ticket
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [*three(0, 5, 0), ok(0)],
+        [*three(0, 5, 0), b"\x00"],
+        three(5, 7, 0),
+        three(0, 5, 7),
+        three(0, 5, 0)[::-1],
+        [*three(0, 5, 0)[:2], three(0, 5, 0)[1]],
+        [ok(0, MORE), ok(5, USUAL, number=2)],
+        [ok(5)],
+        [*three(0, 5, 0)[:2], packet(b"\x01", 3)],
+        [ok(0, MORE), error(1213, b"", number=2), ok(5, number=3)],
+    ],
+    ids=[
+        "a fourth answer",
+        "a byte too much",
+        "two numbers",
+        "two numbers at the end",
+        "out of order",
+        "an answer twice",
+        "two answers",
+        "one answer",
+        "rows",
+        "an answer after an error",
+    ],
+)
+def test_anything_but_three_ok_packets_is_no_ticket_of_three(
+    wire: Wire, parts: list[bytes]
+) -> None:
+    with pytest.raises(OutOfStep):
+        wire.answer(b"".join(parts), answers=3)
+
+
+def test_error_of_one_of_three_statements_is_pymysql_s_own(wire: Wire) -> None:
+    for before in range(3):
+        parts = [*three(0, 5, 0)[:before], error(1213, b"Deadlock found", before + 1)]
+        with pytest.raises(pymysql.err.OperationalError) as deadlock:
+            wire.answer(*parts, answers=3)
+        assert deadlock.value.args[0] == 1213
+        assert wire.answer(*three(0, 9, 0), answers=3) == 9, "the connection is still in step"
 
 
 def test_no_random_bytes_are_taken_for_another_ticket(wire: Wire) -> None:
@@ -229,8 +290,26 @@ def test_rest_of_an_answer_is_polled_for(wire: Wire) -> None:
     """What has come is no answer, and the rest may never come."""
     whole = ok(7)
     late = Impatience(wire, whole[3:])
-    late.overdue_seconds = 5.0
+    late.overdue_seconds = 0.01
     assert (wire.answer(whole[:3], request=late), late.polls) == (7, 1)
+
+
+def test_next_answer_is_polled_for_once_it_is_overdue(wire: Wire) -> None:
+    first, *others = three(0, 7, 0)
+    soon = Impatience(wire)
+    soon.overdue_seconds = 5.0
+    assert (wire.answer(first, *others, request=soon, answers=3), soon.polls) == (7, 0)
+    late = Impatience(wire, b"".join(others))
+    late.overdue_seconds = 0.01
+    assert (wire.answer(first, request=late, answers=3), late.polls) == (7, 1)
+
+
+def test_late_answers_to_three_statements_are_read_before_the_next_one(wire: Wire) -> None:
+    draw = Leaving(wire)
+    with pytest.raises(TimeoutError):
+        wire.answer(request=draw, answers=3)
+    wire.there.send(b"".join(three(0, 7, 0)))
+    assert (draw.read_late(), wire.answer(ok(9))) == (7, 9)
 
 
 def test_server_without_an_answer_is_given_up(wire: Wire) -> None:

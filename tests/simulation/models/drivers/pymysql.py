@@ -168,8 +168,8 @@ class PyMySQLConnection:
         assert isinstance(answer, tuple)
         return answer
 
-    def send_insert(self, text: str) -> Callable[[], int]:
-        """Send a statement that returns no rows; returns what reads the number that the server generated.
+    def send_insert(self, text: str, answers: int) -> Callable[[], int]:
+        """Send so many statements that return no rows; returns what reads the number that the server generated.
 
         Raises:
             pymysql.err.MySQLError: the connection is lost.
@@ -181,11 +181,15 @@ class PyMySQLConnection:
             with self._errors() as channel:
                 answer = channel.answer(self._read_timeout)
             assert isinstance(answer, tuple)
-            (result,) = answer
-            if isinstance(result, ServerError):
-                raise _error_of(result)
-            assert result.rows is None
-            return result.insert_id or 0
+            ticket = 0
+            for result in answer:
+                if isinstance(result, ServerError):
+                    raise _error_of(result)
+                assert result.rows is None
+                assert not (ticket and result.insert_id)
+                ticket = ticket or result.insert_id
+            assert len(answer) == answers
+            return ticket
 
         return read
 
