@@ -219,6 +219,7 @@ class TicketDialect(ABC):
             Elsewhere it undoes only itself.
         insert_prefixes: prefixes that make an INSERT undo itself when a key is violated, whatever the table says.
         insert_limit: the LIMIT of an INSERT ... SELECT, larger than any number of rows, if the database needs one.
+        queues: how many queues a table of the replace layout has; so many clients replace its row at once.
         rows_per_raised_row: how many rows an upsert counts for each row that it has raised, and for no other one.
         error_codes: what the server's codes mean.
         error_texts: what its messages mean that have no code: regular expressions over lower-case text.
@@ -248,6 +249,7 @@ class TicketDialect(ABC):
     failure_ends_transaction: ClassVar[bool] = True
     insert_prefixes: ClassVar[tuple[str, ...]] = ()
     insert_limit: ClassVar[int | None] = None
+    queues: ClassVar[int] = 0
     rows_per_raised_row: ClassVar[int] = 1
     error_codes: ClassVar[Mapping[int | str, ErrorKind]] = {}
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {}
@@ -729,6 +731,18 @@ class TicketDialect(ABC):
 
     def unlock_tables(self) -> Statement:
         """Release the lock of `lock_table`, if the end of a transaction does not."""
+        raise NotImplementedError
+
+    def queue(self, name: str, number: int) -> tuple[Statement, Statement]:
+        """Join one of a table's queues, which waits for the clients that have joined it before; and leave it.
+
+        `set_up_session` limits the wait. After that, the session is not in the queue, and this is no error. The end of
+        a session leaves the queue, too.
+
+        Args:
+            name: the sequence's name.
+            number: of the queue, below `queues`.
+        """
         raise NotImplementedError
 
     @contextlib.contextmanager

@@ -101,6 +101,8 @@ class MySQL(TicketDialect):
     failure_ends_transaction = False
     # a mixed binary log, MariaDB's default, takes the rows then: replicas that got the text could number them otherwise
     insert_limit = 2**63 - 1
+    # of 64 clients at one server, 3 at a time get 3,000 tickets a second, with few deadlocks; all at once 400, with many
+    queues = 3
     returns_counter = False
     # MySQL manual, "INSERT ... ON DUPLICATE KEY UPDATE": 1 for a new row or one that stays as it is
     rows_per_raised_row = 2
@@ -153,6 +155,8 @@ class MySQL(TicketDialect):
         r"error 149\b.* during commit": ErrorKind.DEADLOCK,
         # HA_ERR_TABLE_READONLY, in what InnoDB refuses under innodb_read_only: a lock, a new table
         r"errno: 165\b": ErrorKind.READ_ONLY,
+        # Percona XtraDB Cluster, pxc_strict_mode, "Explicit table locking"
+        r"prohibits use of (LOCK TABLE|GET_LOCK)": ErrorKind.ACCESS_DENIED,
     }
 
     @classmethod
@@ -552,6 +556,17 @@ class MySQL(TicketDialect):
     def unlock_tables(self) -> Statement:
         return self.statement("UNLOCK TABLES")
 
+    def queue(self, name: str, number: int) -> tuple[Statement, Statement]:
+        """Take and release a named lock, which is of a session, and of no table and no transaction.
+
+        MySQL manual, "Locking Functions". Its name may have 64 characters. Tables whose names have the same checksum
+        share their queues. ``DO`` hides errors, but only those of these two functions.
+        """
+        table = f"CONCAT(DATABASE(), {self.literal(f'.{name}')})"
+        lock = f"CONCAT('sqla_tickets {number} ', CRC32({table}))"
+        join = self.statement(f"DO GET_LOCK({lock}, @@innodb_lock_wait_timeout)")
+        return join, self.statement(f"DO RELEASE_LOCK({lock})")
+
     @contextlib.contextmanager
     def exclusive(
         self, cursor: DBAPICursor, name: str, reads: str | None = None
@@ -677,6 +692,8 @@ class MariaDB(MySQL):
     def group_name(self) -> Statement | None:
         return None
 
+    # of 64 clients, 8 at a time get 1,400, all at once 400; they share a disk's writes, while 3 would wait for a slow one
+    queues = 8
     _new_isolation_since = (11, 1, 1)
     _rownum_since = (10, 6, 1)
     _monitor_privileges = ("PROCESS", "SLAVE MONITOR")

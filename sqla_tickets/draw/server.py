@@ -580,8 +580,10 @@ class TicketServer(TableAccess):
             table.accept(blocks, before)
             table.answered = self.alive_at = now = time.monotonic()
             monitor = self._monitor()
+            if (seconds := now - request.since) > TIMING.crowded_seconds:
+                layout.crowded(request.n)
             if monitor is not None:
-                monitor.durations.append(now - request.since)
+                monitor.durations.append(seconds)
                 monitor.ended += 1
                 if now > monitor.measure_at:
                     monitor.check(now)

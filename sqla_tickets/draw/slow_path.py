@@ -215,6 +215,9 @@ def _recover_from_driver(
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
         raise unresponsive_error(request, connection.reused) from error
+    waited = time.monotonic() - request.since
+    if kind is ErrorKind.DEADLOCK and layout is not None and waited > TIMING.crowded_seconds:
+        layout.crowded(n)
     if kind is ErrorKind.DEADLOCK and not request.stays:
         raise Deadlocked(f"{server}: a deadlock ended a draw of {table.name!r}") from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
@@ -386,7 +389,10 @@ def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
     layout = table.layout
     if layout is not None and layout.adapts(kind):
         log.warning(
-            "%s: blocks of %r are drawn more slowly from now on: %s", server, table.name, kind.value
+            "%s: tickets of %r are drawn more slowly from now on: %s",
+            server,
+            table.name,
+            kind.value,
         )
         return True
     if kind in (ErrorKind.TABLE_MISSING, ErrorKind.SCHEMA_MISMATCH, ErrorKind.EXHAUSTED):

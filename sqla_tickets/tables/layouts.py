@@ -7,8 +7,11 @@ it gets; its caller retries. It always returns blocks: ascending arithmetic prog
 before it waits for the row. So a block is drawn while every other client is locked out: ``LOCK TABLES``, a REPLACE
 that draws the first ticket, a REPLACE that names the last.
 
-A block locks the table, a single ticket does not. Three exceptions:
+A block locks the table, a single ticket does not. Four exceptions:
 
+- While many clients draw single tickets, these queue for a named lock first, so that few clients replace the row at
+  once: the more wait for a row, the slower InnoDB serves them, and the less fairly. The queue only orders them. Who
+  waits for it in vain, or does not know it, draws without it, and each REPLACE commits by itself, as ever.
 - For a while after a single ticket has waited in vain, single tickets lock too: blocks may have starved it.
 - A block is drawn without the lock after its draw has waited for it in vain.
 - Nothing is locked if the user lacks the privilege, a proxy splits the statements, or the server's version forgets
@@ -19,11 +22,13 @@ A block locks the table, a single ticket does not. Three exceptions:
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from ..concurrency import time
+from ..concurrency import random, time
 from ..connect.cursor import DrawCursor
-from ..dialects import ErrorKind, LayoutName, TicketDialect
+from ..dialects import ErrorKind, LayoutName, Statement, TicketDialect
 from ..errors import OutOfStep
 
 
@@ -31,7 +36,7 @@ class Layout(Protocol):
     """The columns of a ticket table, and its draw statements.
 
     `draw.server` draws, and says whether the draw has waited before. After an attempt's error, `draw.slow_path` calls
-    `lock_timed_out` and `adapts`.
+    `lock_timed_out` and `adapts`. Both call `crowded`.
 
     Attributes:
         name: the layout's name.
@@ -59,6 +64,10 @@ class Layout(Protocol):
         """Record that a draw of ``n`` tickets has waited for another client's lock in vain."""
         ...
 
+    def crowded(self, n: int) -> None:
+        """Record that a draw of ``n`` tickets took so long that many other clients may draw, too."""
+        ...
+
     def adapts(self, kind: ErrorKind) -> bool:
         """Whether the layout can draw in another way; if so, the next call does."""
         ...
@@ -70,8 +79,10 @@ class ReplaceLayout:
     name: LayoutName = "replace"
     #: How many tickets are drawn one by one before the table's lock is tried again.
     _max_singles: ClassVar[int] = 50
-    #: How long single tickets lock the table after one of them has waited in vain.
-    _lock_singles_seconds: ClassVar[float] = 10.0
+    #: How long single tickets lock the table after one of them has waited in vain, or queue after two have waited long.
+    _careful_seconds: ClassVar[float] = 10.0
+    #: How far apart these two are at most: a server that stands still once is not crowded.
+    _crowded_again_seconds: ClassVar[float] = 1.0
 
     def __init__(
         self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
@@ -86,8 +97,14 @@ class ReplaceLayout:
         self._packet = "; ".join((self._lock, one.text, self._last.text, self._unlock))
         self._may_lock = dialect.keeps_counter()
         self._sends_one_packet = True
-        #: Until when single tickets lock, too, by ``time.monotonic()``; 0.0 if they never did.
-        self._lock_singles_until = 0.0
+        #: A packet for each queue; none if the server refuses queues.
+        self._queued = [
+            Statement(f"{join}; {one}; {leave}").arguments()
+            for join, leave in map(partial(dialect.queue, table), range(dialect.queues))
+        ]
+        #: Until when single tickets lock, or queue, by ``time.monotonic()``; 0.0 if they never did.
+        self._lock_singles_until = self._queue_singles_until = 0.0
+        self._crowded_at = -math.inf
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         locks_singles = self._lock_singles_until and time.monotonic() < self._lock_singles_until
@@ -95,22 +112,35 @@ class ReplaceLayout:
             return self._draw_block(cursor, n)
         blocks: list[range] = []
         for _ in range(min(n, self._max_singles)):
-            ticket = cursor.insert(*self._single)
+            statements, answers = self._single, 1
+            if self._queue_singles_until:
+                statements, answers = self._queued_if_crowded(cursor)
+            ticket = cursor.insert(*statements, answers=answers)
             if not ticket:
                 return []
             blocks.append(range(ticket, ticket + self._stride, self._stride))
         return blocks
 
     def is_one_statement(self, n: int) -> bool:
-        return n == 1 and not self._lock_singles_until
+        return n == 1 and not self._lock_singles_until and not self._queue_singles_until
 
     def lock_timed_out(self, n: int) -> None:
         if n == 1:
             now, until = time.monotonic(), self._lock_singles_until
             # never 0.0 again: a running attempt may hold the lock
-            self._lock_singles_until = now if now < until else now + self._lock_singles_seconds
+            self._lock_singles_until = now if now < until else now + self._careful_seconds
+
+    def crowded(self, n: int) -> None:
+        if n == 1:
+            now, before = time.monotonic(), self._crowded_at
+            self._crowded_at = now
+            if now - before < self._crowded_again_seconds:
+                self._queue_singles_until = now + self._careful_seconds
 
     def adapts(self, kind: ErrorKind) -> bool:
+        if kind is ErrorKind.ACCESS_DENIED and self._queue_singles_until and self._queued:
+            self._queued = []
+            return True
         if (
             kind is ErrorKind.SYNTAX_ERROR and self._sends_one_packet
         ):  # the connection takes single statements
@@ -122,6 +152,13 @@ class ReplaceLayout:
             self._may_lock = False
             return True
         return False
+
+    def _queued_if_crowded(self, cursor: DrawCursor) -> tuple[tuple[Any, ...], int]:
+        """The statements of a single ticket, and how many there are."""
+        queued, is_crowded = self._queued, time.monotonic() < self._queue_singles_until
+        if is_crowded and queued and self._sends_one_packet and hasattr(cursor, "nextset"):
+            return random.choice(queued), 3  # spreads clients, guards no secret
+        return self._single, 1
 
     def _draw_block(self, cursor: DrawCursor, n: int) -> list[range]:
         span = self._stride * (n - 1)
@@ -181,6 +218,9 @@ class CounterLayout:
 
     def lock_timed_out(self, n: int) -> None:
         """Do nothing: this layout takes no locks."""
+
+    def crowded(self, n: int) -> None:
+        """Do nothing: clients that wait to update a row slow the server down little."""
 
     def adapts(self, kind: ErrorKind) -> bool:
         return False

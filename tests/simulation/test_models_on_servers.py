@@ -159,6 +159,38 @@ def test_waits_end_with_the_same_errors(comparison: Comparison, table: str, what
     )
 
 
+@pytest.mark.ticket_servers("mariadb", "mysql")
+def test_queue_for_a_row_is_the_same(comparison: Comparison) -> None:
+    """One holds the queue, one waits for it in vain and draws nevertheless, one waits until it is free."""
+    kind = comparison.kind
+    join, leave = (
+        f"DO {function}(CONCAT('sqla_tickets 0 ', CRC32(CONCAT(DATABASE(), '.photos')))"
+        for function in ("GET_LOCK", "RELEASE_LOCK")
+    )
+    queued = f"{join}, @@innodb_lock_wait_timeout); {_draw(kind, 'photos')}; {leave})"
+    comparison.check(
+        [
+            *_begin(kind, 50, 1, 50),
+            Step(0, queued),
+            Step(0, f"{join}, @@innodb_lock_wait_timeout)"),
+            Step(1, queued),
+            Step(-1, "@wait"),
+            Step(2, queued),
+            Step(0, _draw(kind, "photos")),
+            Step(0, f"{leave})"),
+            Step(-1, "@wait"),
+            Step(1, queued),
+            Step(0, "BEGIN"),
+            Step(0, _row(kind, "photos")),
+            Step(1, queued),
+            Step(-1, "@wait"),
+            Step(0, "COMMIT"),
+        ],
+        0,
+        shrinks=False,
+    )
+
+
 def test_deadlock_ends_one_of_two(comparison: Comparison) -> None:
     kind = comparison.kind
     real, model = (

@@ -27,13 +27,15 @@ _DEADLOCK_SECONDS = 3600.0
 _COPY_SECONDS = 0.11
 _WAITS_MARIADB = (
     "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
-    " UNION SELECT id FROM information_schema.PROCESSLIST WHERE state LIKE 'Waiting for %lock'"
+    " UNION SELECT id FROM information_schema.PROCESSLIST"
+    " WHERE state LIKE 'Waiting for %lock' OR state = 'User lock'"
 )
 _WAITS_MYSQL = (
     "SELECT t.PROCESSLIST_ID FROM performance_schema.data_lock_waits AS w JOIN performance_schema.threads AS t"
     " ON t.THREAD_ID = w.REQUESTING_THREAD_ID"
     " UNION SELECT PROCESSLIST_ID FROM performance_schema.threads"
-    " WHERE PROCESSLIST_STATE LIKE 'Waiting for %lock' AND PROCESSLIST_ID IS NOT NULL"
+    " WHERE (PROCESSLIST_STATE LIKE 'Waiting for %lock' OR PROCESSLIST_STATE = 'User lock')"
+    " AND PROCESSLIST_ID IS NOT NULL"
 )
 _WAITS_POSTGRESQL = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 

@@ -70,12 +70,13 @@ class Deadlocks:
 
     Attributes:
         draws: how many there were.
+        are_slow: whether each takes as long as where many clients draw.
     """
 
     name, stub = "counter", "stub"
 
     def __init__(self) -> None:
-        self.draws = 0
+        self.draws, self.are_slow = 0, False
 
     def draw(self, cursor: DBAPICursor, n: int, *, has_waited: bool = False) -> list[range]:
         self.draws += 1
@@ -87,6 +88,9 @@ class Deadlocks:
 
     def lock_timed_out(self, n: int) -> None:
         raise AssertionError(n)
+
+    def crowded(self, n: int) -> None:
+        self.are_slow = True
 
     def adapts(self, kind: ErrorKind) -> bool:
         return False
@@ -101,6 +105,7 @@ def test_deadlocks_do_not_outlast_the_time_of_a_draw(
     with pytest.raises(Crowded):  # as others are served: where no server is left, it queues again
         pool.servers[0].draw("photos", 1, stays=True)
     assert 1 < deadlocks.draws <= 4
+    assert deadlocks.are_slow
 
 
 def test_table_is_inspected_within_the_time_of_a_draw_where_a_mark_is_doubtful(

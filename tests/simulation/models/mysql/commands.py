@@ -246,6 +246,19 @@ def _lock_tables(found: re.Match[str]) -> Command:
     return command
 
 
+def _named_lock(function: Callable[[MySQLSession, str], None]) -> Callable[[Any], Command]:
+    """What a DO does with the lock of a name; the name is the expression for it."""
+
+    def make(found: re.Match[str]) -> Command:
+        def command(session: MySQLSession, p: Parameters) -> Result:
+            function(session, f"{session.database} {found['name']}")
+            return Result()
+
+        return command
+
+    return make
+
+
 def _create(found: re.Match[str]) -> Command:
     name, may_exist, definition = definitions.parse_create(found[0])
     return lambda session, p: definitions.create_table(session, name, may_exist, definition)
@@ -336,6 +349,11 @@ _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str]], Command]]
         (r"KILL (?:(?P<what>QUERY|CONNECTION) )?(?P<id>\d+)", _kill),
         (r"USE " + _TABLE, _use),
         (r"DO SLEEP\((?P<seconds>[\d.]+)\)", _sleep),
+        (
+            r"DO GET_LOCK\((?P<name>.+), @@innodb_lock_wait_timeout\)",
+            _named_lock(MySQLSession.lock_name),
+        ),
+        (r"DO RELEASE_LOCK\((?P<name>.+)\)", _named_lock(MySQLSession.release_name)),
         (r"LOCK TABLES (?P<all>.+)", _lock_tables),
         (r"UNLOCK TABLES", _does(MySQLSession.unlock_tables)),
         (r"CREATE TABLE .+", _create),

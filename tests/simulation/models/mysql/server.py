@@ -54,6 +54,7 @@ class MySQLServer(ModelServer):
     Attributes:
         variables: the global ones.
         locks: the metadata locks of the tables.
+        named_locks: those of GET_LOCK, by their names.
         identity: by which clients recognise it.
         keeps_counter: whether AUTO_INCREMENT is on the disk, and follows an UPDATE.
     """
@@ -76,6 +77,7 @@ class MySQLServer(ModelServer):
         self.keeps_counter = numbers >= since
         self._has_new_isolation = numbers >= ((11, 1, 1) if self.is_mariadb else (5, 7, 20))
         self.locks: dict[TableKey, TableLock] = {}
+        self.named_locks: dict[str, TableLock] = {}
         self._configured: dict[str, Value] = {
             "auto_increment_increment": 1,
             "auto_increment_offset": 1,
@@ -147,7 +149,7 @@ class MySQLServer(ModelServer):
         return min(cycle, key=weight)
 
     def _started(self) -> None:
-        self.locks = {}
+        self.locks, self.named_locks = {}, {}
         for name, value in self._configured.items():
             self.variables[name] = value
             self.set_global(name, value)

@@ -46,6 +46,9 @@ PENDING_FIRST: Final[Matrix] = {
     "X": frozenset(),
 }
 
+#: The lock of a name: GET_LOCK serves those that wait for it in turn.
+_NAMED: Final[Matrix] = {"X": frozenset({"X"})}
+
 #: Runs a request, which may be several statements.
 Run = Callable[["MySQLSession", Query], Answer]
 
@@ -59,6 +62,7 @@ class MySQLSession(ModelSession):
         database: the one in use.
         is_in_transaction: whether the client has begun one, by itself or by its first statement without autocommit.
         locked_tables: what LOCK TABLES holds: READ or WRITE by the tables' keys.
+        named_locks: what GET_LOCK holds, by their names.
         generated_id: what the statement has put into the OK packet.
     """
 
@@ -73,6 +77,7 @@ class MySQLSession(ModelSession):
         self.database = login.database
         self.is_in_transaction = False
         self.locked_tables: dict[TableKey, Literal["READ", "WRITE"]] = {}
+        self.named_locks: dict[str, TableLock] = {}
         self.generated_id = 0
         self._snapshot: dict[TableKey, dict[int, Values]] | None = None
 
@@ -174,6 +179,39 @@ class MySQLSession(ModelSession):
                 1290,
                 f"The {program} server is running with the {option} option so it cannot execute this statement",
             )
+
+    # -- names
+
+    def lock_name(self, name: str) -> None:
+        """GET_LOCK, in a DO, which goes on without the lock after its time-out; after a KILL QUERY only on MariaDB.
+
+        Raises:
+            ServerError: a KILL QUERY.
+            ConnectionLost: the session has ended.
+        """
+        lock = self.server.named_locks.setdefault(name, TableLock(_NAMED, _NAMED, is_fair=True))
+        wait = lock.request(self, "X")
+        if wait is not None:
+            try:
+                self.wait(wait, self.seconds("innodb_lock_wait_timeout"))
+            except ServerError as error:
+                if error.code == 1317 and not self.server.is_mariadb:
+                    raise
+                self.interrupt = None
+                return
+        self.named_locks[name] = lock
+
+    def release_name(self, name: str) -> None:
+        """RELEASE_LOCK."""
+        lock = self.named_locks.pop(name, None)
+        if lock is not None and lock.release(self):
+            self.runtime.notify()
+
+    def release_all(self) -> None:
+        """Give up the names, too."""
+        for name in list(self.named_locks):
+            self.release_name(name)
+        super().release_all()
 
     # -- transactions
 
