@@ -27,9 +27,11 @@ class DrawCursor(DBAPICursor, Protocol):
 
     Attributes:
         request: the draw that sends its statements with the cursor; None for other statements.
+        may_hold_lock: whether an error may leave a lock of the session behind.
     """
 
     request: Pollable | None
+    may_hold_lock: bool
 
     def insert(self, statement: str, *parameters: Any, answers: int = 1) -> int:
         """Send a statement that returns no rows, or a packet of them.
@@ -56,12 +58,21 @@ class TicketCursor:
     """
 
     # no `__getattr__`: with one, Python looks up every attribute the slow way
-    __slots__ = ("_cursor", "_execute", "close", "fetchall", "nextset", "request")
+    __slots__ = (
+        "_cursor",
+        "_execute",
+        "close",
+        "fetchall",
+        "may_hold_lock",
+        "nextset",
+        "request",
+    )
 
     def __init__(self, dbapi: DBAPIConnection) -> None:
         self._cursor = cursor = dbapi.cursor()
         self._execute, self.fetchall, self.close = cursor.execute, cursor.fetchall, cursor.close
         self.request: Pollable | None = None
+        self.may_hold_lock = False
         with suppress(AttributeError):  # the async cursors of SQLAlchemy's first 2.0 releases
             self.nextset = cursor.nextset
 

@@ -156,7 +156,7 @@ class MySQL(TicketDialect):
         # HA_ERR_TABLE_READONLY, in what InnoDB refuses under innodb_read_only: a lock, a new table
         r"errno: 165\b": ErrorKind.READ_ONLY,
         # Percona XtraDB Cluster, pxc_strict_mode, "Explicit table locking"
-        r"prohibits use of (LOCK TABLE|GET_LOCK)": ErrorKind.ACCESS_DENIED,
+        r"prohibits use of (lock table|get_lock)": ErrorKind.ACCESS_DENIED,
     }
 
     @classmethod

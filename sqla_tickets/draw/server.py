@@ -580,8 +580,8 @@ class TicketServer(TableAccess):
             table.accept(blocks, before)
             table.answered = self.alive_at = now = time.monotonic()
             monitor = self._monitor()
-            if (seconds := now - request.since) > TIMING.crowded_seconds:
-                layout.crowded(request.n)
+            if (seconds := now - request.since) > TIMING.long_draw_seconds:
+                layout.took_long(request.n, seconds)
             if monitor is not None:
                 monitor.durations.append(seconds)
                 monitor.ended += 1

@@ -211,13 +211,14 @@ def _recover_from_driver(
             _cut_off(connection, request)
             raise
     # only after this error is it certain that no lock and no answer are left
-    is_clean = kind is ErrorKind.DEADLOCK and layout is not None and layout.is_one_statement(n)
+    is_deadlock = kind is ErrorKind.DEADLOCK and layout is not None
+    is_clean = is_deadlock and not connection.cursor.may_hold_lock
     _give_back(connection, request, keep=is_clean)
     if request.cancelled is not None:
         raise unresponsive_error(request, connection.reused) from error
     waited = time.monotonic() - request.since
-    if kind is ErrorKind.DEADLOCK and layout is not None and waited > TIMING.crowded_seconds:
-        layout.crowded(n)
+    if kind is ErrorKind.DEADLOCK and layout is not None and waited > TIMING.long_draw_seconds:
+        layout.took_long(n, waited)
     if kind is ErrorKind.DEADLOCK and not request.stays:
         raise Deadlocked(f"{server}: a deadlock ended a draw of {table.name!r}") from error
     was_idle = connection.reused or isinstance(error, OutOfStep)
@@ -387,7 +388,7 @@ def _may_try_again(request: Request, kind: ErrorKind, was_idle: bool) -> bool:
         server.connections.close_idle()
         return True
     layout = table.layout
-    if layout is not None and layout.adapts(kind):
+    if layout is not None and layout.adapts(kind, request.n):
         log.warning(
             "%s: tickets of %r are drawn more slowly from now on: %s",
             server,

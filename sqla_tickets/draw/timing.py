@@ -23,7 +23,7 @@ class Timing:
         deadlock_pause_seconds: how long a draw pauses at most before it asks a server again that has ended it with a
             deadlock; each further one doubles it.
         deadlock_doublings: how often it is doubled at most.
-        crowded_seconds: a draw that takes so long may wait for the draws of many other clients.
+        long_draw_seconds: a draw that takes so long may wait for the draws of many other clients.
         max_inspections: how often one draw inspects a table again because its columns have just changed.
         remembered_blocks: how many blocks of a table are remembered, for comparison with late ones.
         probe_wait_seconds: how long a draw waits at least for probes of servers that have hung for a while.
@@ -87,7 +87,7 @@ class Timing:
     retry_pause_seconds: float = 0.05
     deadlock_pause_seconds: float = 0.005
     deadlock_doublings: int = 5
-    crowded_seconds: float = 0.05
+    long_draw_seconds: float = 0.05
     max_inspections: int = 5
     remembered_blocks: int = 128
     probe_wait_seconds: float = 0.2

@@ -36,7 +36,7 @@ class Layout(Protocol):
     """The columns of a ticket table, and its draw statements.
 
     `draw.server` draws, and says whether the draw has waited before. After an attempt's error, `draw.slow_path` calls
-    `lock_timed_out` and `adapts`. Both call `crowded`.
+    `lock_timed_out` and `adapts`. Both call `took_long`.
 
     Attributes:
         name: the layout's name.
@@ -56,20 +56,16 @@ class Layout(Protocol):
         """
         ...
 
-    def is_one_statement(self, n: int) -> bool:
-        """Whether a draw of ``n`` tickets sends a single statement, so that its error leaves no lock behind."""
-        ...
-
     def lock_timed_out(self, n: int) -> None:
         """Record that a draw of ``n`` tickets has waited for another client's lock in vain."""
         ...
 
-    def crowded(self, n: int) -> None:
+    def took_long(self, n: int, seconds: float) -> None:
         """Record that a draw of ``n`` tickets took so long that many other clients may draw, too."""
         ...
 
-    def adapts(self, kind: ErrorKind) -> bool:
-        """Whether the layout can draw in another way; if so, the next call does."""
+    def adapts(self, kind: ErrorKind, n: int) -> bool:
+        """Whether the layout can draw in another way after such an error; if so, the next call does."""
         ...
 
 
@@ -77,12 +73,16 @@ class ReplaceLayout:
     """Flickr's table: ``id`` AUTO_INCREMENT, ``stub`` unique."""
 
     name: LayoutName = "replace"
+    #: How many statements a packet has that queues.
+    _queued_statements: ClassVar[int] = 3
     #: How many tickets are drawn one by one before the table's lock is tried again.
     _max_singles: ClassVar[int] = 50
     #: How long single tickets lock the table after one of them has waited in vain, or queue after two have waited long.
     _careful_seconds: ClassVar[float] = 10.0
     #: How far apart these two are at most: a server that stands still once is not crowded.
-    _crowded_again_seconds: ClassVar[float] = 1.0
+    _took_long_again_seconds: ClassVar[float] = 1.0
+    #: A queue that takes so long has been waited for in vain: somebody may stay in it.
+    _vain_seconds: ClassVar[float] = 1.0
 
     def __init__(
         self, table: str, dialect: TicketDialect, stride: int, offset: int, stub: str
@@ -102,9 +102,9 @@ class ReplaceLayout:
             Statement(f"{join}; {one}; {leave}").arguments()
             for join, leave in map(partial(dialect.queue, table), range(dialect.queues))
         ]
-        #: Until when single tickets lock, or queue, by ``time.monotonic()``; 0.0 if they never did.
+        #: Until when single tickets lock, or queue, by ``time.monotonic()``; 0.0 if they do not.
         self._lock_singles_until = self._queue_singles_until = 0.0
-        self._crowded_at = -math.inf
+        self._took_long_at = -math.inf
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         locks_singles = self._lock_singles_until and time.monotonic() < self._lock_singles_until
@@ -112,57 +112,58 @@ class ReplaceLayout:
             return self._draw_block(cursor, n)
         blocks: list[range] = []
         for _ in range(min(n, self._max_singles)):
-            statements, answers = self._single, 1
-            if self._queue_singles_until:
-                statements, answers = self._queued_if_crowded(cursor)
-            ticket = cursor.insert(*statements, answers=answers)
+            ticket = self._draw_in_queue(cursor) if self._queue_singles_until else None
+            if ticket is None:
+                ticket = cursor.insert(*self._single)
             if not ticket:
                 return []
             blocks.append(range(ticket, ticket + self._stride, self._stride))
         return blocks
 
-    def is_one_statement(self, n: int) -> bool:
-        return n == 1 and not self._lock_singles_until and not self._queue_singles_until
-
     def lock_timed_out(self, n: int) -> None:
         if n == 1:
             now, until = time.monotonic(), self._lock_singles_until
-            # never 0.0 again: a running attempt may hold the lock
-            self._lock_singles_until = now if now < until else now + self._careful_seconds
+            self._lock_singles_until = 0.0 if now < until else now + self._careful_seconds
 
-    def crowded(self, n: int) -> None:
-        if n == 1:
-            now, before = time.monotonic(), self._crowded_at
-            self._crowded_at = now
-            if now - before < self._crowded_again_seconds:
-                self._queue_singles_until = now + self._careful_seconds
+    def took_long(self, n: int, seconds: float) -> None:
+        if n > 1:
+            return
+        now, before = time.monotonic(), self._took_long_at
+        self._took_long_at = now
+        if self._queue_singles_until and seconds >= self._vain_seconds:
+            self._queue_singles_until = 0.0
+        elif now - before < self._took_long_again_seconds:
+            self._queue_singles_until = now + self._careful_seconds
 
-    def adapts(self, kind: ErrorKind) -> bool:
-        if kind is ErrorKind.ACCESS_DENIED and self._queue_singles_until and self._queued:
+    def adapts(self, kind: ErrorKind, n: int) -> bool:
+        if kind is ErrorKind.SYNTAX_ERROR and self._sends_one_packet:
+            self._sends_one_packet = False  # the connection takes single statements
+            return True
+        if kind is not ErrorKind.ACCESS_DENIED:
+            return False
+        if self._may_lock and (n > 1 or self._lock_singles_until):
+            self._may_lock = False  # LOCK TABLES is a privilege of its own
+            return True
+        if self._queued and self._queue_singles_until:
             self._queued = []
-            return True
-        if (
-            kind is ErrorKind.SYNTAX_ERROR and self._sends_one_packet
-        ):  # the connection takes single statements
-            self._sends_one_packet = False
-            return True
-        if (
-            kind is ErrorKind.ACCESS_DENIED and self._may_lock
-        ):  # LOCK TABLES is a privilege of its own
-            self._may_lock = False
             return True
         return False
 
-    def _queued_if_crowded(self, cursor: DrawCursor) -> tuple[tuple[Any, ...], int]:
-        """The statements of a single ticket, and how many there are."""
-        queued, is_crowded = self._queued, time.monotonic() < self._queue_singles_until
-        if is_crowded and queued and self._sends_one_packet and hasattr(cursor, "nextset"):
-            return random.choice(queued), 3  # spreads clients, guards no secret
-        return self._single, 1
+    def _draw_in_queue(self, cursor: DrawCursor) -> int | None:
+        """A single ticket from within a queue; None if single tickets do not queue now."""
+        queued, is_on = self._queued, time.monotonic() < self._queue_singles_until
+        if not (is_on and queued and self._sends_one_packet and hasattr(cursor, "nextset")):
+            return None
+        cursor.may_hold_lock = True
+        # spreads clients, guards no secret
+        ticket = cursor.insert(*random.choice(queued), answers=self._queued_statements)
+        cursor.may_hold_lock = False
+        return ticket
 
     def _draw_block(self, cursor: DrawCursor, n: int) -> list[range]:
         span = self._stride * (n - 1)
         parameters = self._last.parameters(span=span)
+        cursor.may_hold_lock = True
         # SQLAlchemy's first 2.0 releases have async cursors that read one answer only
         if self._sends_one_packet and hasattr(cursor, "nextset"):
             cursor.execute(self._packet, parameters)
@@ -182,6 +183,7 @@ class ReplaceLayout:
             cursor.execute(self._last.text, parameters)
             last = cursor.lastrowid
             cursor.execute(self._unlock, ())
+        cursor.may_hold_lock = False
         if last != first + span:  # a proxy has sent the statements to more than one connection
             self._may_lock = False
             last = first
@@ -213,16 +215,13 @@ class CounterLayout:
             last = rows[0][0] if rows else 0
         return [range(last - stride * (n - 1), last + stride, stride)] if last else []
 
-    def is_one_statement(self, n: int) -> bool:
-        return True
-
     def lock_timed_out(self, n: int) -> None:
         """Do nothing: this layout takes no locks."""
 
-    def crowded(self, n: int) -> None:
+    def took_long(self, n: int, seconds: float) -> None:
         """Do nothing: clients that wait to update a row slow the server down little."""
 
-    def adapts(self, kind: ErrorKind) -> bool:
+    def adapts(self, kind: ErrorKind, n: int) -> bool:
         return False
 
 

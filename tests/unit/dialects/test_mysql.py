@@ -27,3 +27,13 @@ def test_who_ended_a_statement_that_took_too_long(name: str, message: str, kind:
     errors = pytest.importorskip("mysql.connector.errors")
     error = getattr(errors, name)(errno=3024, msg=message)
     assert dialect_of(mysql.dialect()).error_kind(error) is kind
+
+
+@pytest.mark.parametrize(
+    "what", ["GET_LOCK", "LOCK TABLE/FLUSH TABLE <table> WITH READ LOCK/FOR EXPORT"]
+)
+def test_percona_xtradb_cluster_denies_locks(what: str) -> None:
+    """By default. It says so with a code that means nothing (1105)."""
+    text = f"Percona-XtraDB-Cluster prohibits use of {what} with pxc_strict_mode = ENFORCING"
+    denied = dialect_of(mysql.dialect()).error_kind(OSError(1105, text))
+    assert denied is ErrorKind.ACCESS_DENIED

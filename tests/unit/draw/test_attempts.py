@@ -83,16 +83,13 @@ class Deadlocks:
         time.sleep(0.05)
         raise OSError("deadlock detected")
 
-    def is_one_statement(self, n: int) -> bool:
-        return True
-
     def lock_timed_out(self, n: int) -> None:
         raise AssertionError(n)
 
-    def crowded(self, n: int) -> None:
+    def took_long(self, n: int, seconds: float) -> None:
         self.are_slow = True
 
-    def adapts(self, kind: ErrorKind) -> bool:
+    def adapts(self, kind: ErrorKind, n: int) -> bool:
         return False
 
 

@@ -9,7 +9,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
 
 from sqla_tickets import TicketArgumentError
-from sqla_tickets.dialects import Statement, TicketDialect, dialect_of
+from sqla_tickets.dialects import ErrorKind, Statement, TicketDialect, dialect_of
+from sqla_tickets.tables.layouts import layout_of
 from sqla_tickets.tables.new_table import NewTable, seed, stub_of
 
 MYSQL = dialect_of(mysql.dialect())
@@ -173,3 +174,25 @@ def test_no_ticket_is_below_the_start(start: int, stride: int, offset: int, firs
 def test_a_table_that_cannot_be(wrong: dict[str, object], words: str) -> None:
     with pytest.raises(TicketArgumentError, match=words):
         NewTable("photos", **{"stride": 2, "offset": 1, **wrong})  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("dialect", [MYSQL, MARIADB], ids=["mysql", "mariadb"])
+def test_queue_of_flickrs_table(dialect: TicketDialect) -> None:
+    lock = "CONCAT('sqla_tickets 2 ', CRC32(CONCAT(DATABASE(), '.it''s')))"
+    join, leave = dialect.queue("it's", 2)
+    assert read(join) == f"DO GET_LOCK({lock}, @@innodb_lock_wait_timeout)"
+    assert read(leave) == f"DO RELEASE_LOCK({lock})"
+
+
+def test_layout_does_without_what_is_denied() -> None:
+    """A single ticket needs no privilege for a queue, and a block no queue."""
+    current = MariaDBDialect()
+    current.server_version_info = (10, 11)
+    layout, other = (layout_of("replace", "x", dialect_of(current), 2, 1, "stub") for _ in "12")
+    denied = ErrorKind.ACCESS_DENIED
+    assert not layout.adapts(denied, 1), "it has taken no lock, and joined no queue"
+    layout.took_long(1, 0.1)
+    layout.took_long(1, 0.1)
+    assert [layout.adapts(denied, n) for n in (1, 1, 7, 7)] == [True, False, True, False]
+    other.lock_timed_out(1)
+    assert [other.adapts(denied, 1) for _ in range(2)] == [True, False]
