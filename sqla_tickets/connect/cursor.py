@@ -45,7 +45,7 @@ class DrawCursor(DBAPICursor, Protocol):
             The number that the server generated, 0 for none.
 
         Raises:
-            OutOfStep: it generated two.
+            OutOfStep: it generated two, or there are more answers.
         """
         ...
 
@@ -92,6 +92,8 @@ class TicketCursor:
             if other and number:
                 raise OutOfStep("expected one number")
             number = number or other or 0
+        if answers > 1 and self.nextset():
+            raise OutOfStep("expected no more answers")
         return number
 
     @property

@@ -31,8 +31,15 @@ def draw(pool: TicketPool, name: str, layout: LayoutName) -> None:
         assert len(drawn) == n
         assert drawn == sorted(drawn)
         ids += drawn
+    for server in pool.servers:
+        found = server.table(name).layout
+        assert found is not None
+        for _ in range(2):  # from now on, single tickets queue
+            found.took_long(1, 0.1)
+    ids += [pool.next_id(name) for _ in range(6)]
     assert_unique(ids)
     assert residues(ids) == {0, 1}
+    assert {r.errors for r in pool.status() if r.sequence == name} == {0}
     blocks = pool.reserve(name, 500) + pool.reserve(name, 500)
     assert [len(block) for block in blocks] == [500, 500], "dense"
     assert [r.breaker for r in pool.status() if r.sequence == name] == ["closed", "closed"]
