@@ -13,7 +13,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -116,12 +115,16 @@ def insert_over_socket(dbapi: DBAPIConnection, wire: Wire, poll: Poll) -> Insert
         elif poll(1000 * request.overdue_seconds):
             answer = receive_ready(_MOST_BYTES)
         else:
-            request.be_overdue(partial(read_late, answers))
+            # the first answer of several may have come long before the last one, so nobody could read them late
+            if answers > 1:
+                request.be_polled()
+            else:
+                request.be_overdue(read_late)
             answer = receive(_MOST_BYTES)
         return _ticket(answer, answers, request, more, raise_error)
 
-    def read_late(answers: int) -> int:
-        return _ticket(receive(_MOST_BYTES), answers, None, more, raise_error)
+    def read_late() -> int:
+        return _ticket(receive(_MOST_BYTES), 1, None, more, raise_error)
 
     def more(request: Pollable | None) -> bytes:
         # what TLS has read is no longer in the socket

@@ -149,6 +149,7 @@ class MySQL(TicketDialect):
         1874: ErrorKind.READ_ONLY,  # InnoDB is in read-only mode
         1881: ErrorKind.READ_ONLY,  # innodb_force_recovery
         1064: ErrorKind.SYNTAX_ERROR,
+        1235: ErrorKind.SYNTAX_ERROR,  # not supported, as GET_LOCK in some versions of MariaDB Galera (MDEV-30473)
     }
     error_texts: ClassVar[Mapping[str, ErrorKind]] = {
         # HA_ERR_LOCK_DEADLOCK, in what MySQL says (1180) when another member's commit has ended this one

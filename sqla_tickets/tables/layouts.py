@@ -104,7 +104,7 @@ class ReplaceLayout:
         ]
         #: Until when single tickets lock, or queue, by ``time.monotonic()``; 0.0 if they do not.
         self._lock_singles_until = self._queue_singles_until = 0.0
-        self._took_long_at = -math.inf
+        self._took_long_at = self._may_queue_from = -math.inf
 
     def draw(self, cursor: DrawCursor, n: int, *, has_waited: bool = False) -> list[range]:
         locks_singles = self._lock_singles_until and time.monotonic() < self._lock_singles_until
@@ -112,7 +112,8 @@ class ReplaceLayout:
             return self._draw_block(cursor, n)
         blocks: list[range] = []
         for _ in range(min(n, self._max_singles)):
-            ticket = self._draw_in_queue(cursor) if self._queue_singles_until else None
+            may_queue = n == 1 and self._queue_singles_until
+            ticket = self._draw_in_queue(cursor) if may_queue else None
             if ticket is None:
                 ticket = cursor.insert(*self._single)
             if not ticket:
@@ -131,8 +132,8 @@ class ReplaceLayout:
         now, before = time.monotonic(), self._took_long_at
         self._took_long_at = now
         if self._queue_singles_until and seconds >= self._vain_seconds:
-            self._queue_singles_until = 0.0
-        elif now - before < self._took_long_again_seconds:
+            self._queue_singles_until, self._may_queue_from = 0.0, now + self._careful_seconds
+        elif now - before < self._took_long_again_seconds and now > self._may_queue_from:
             self._queue_singles_until = now + self._careful_seconds
 
     def adapts(self, kind: ErrorKind, n: int) -> bool:

@@ -6,8 +6,10 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 
 import pymysql
 import pytest
@@ -22,6 +24,7 @@ from tests.support.draws import (
     assert_unique,
     connections_to,
     fresh_pair,
+    grant_only,
     kill_connections,
     residues,
     run,
@@ -89,6 +92,12 @@ def holding_row(server: MySQLLike, url: URL) -> Iterator[None]:
         cursor.execute("ROLLBACK")
 
 
+def waits(drawing: Future[Any], server: MySQLLike, url: URL) -> bool:
+    """Whether a draw comes to wait in a queue, in place of its end."""
+    until(lambda: drawing.done() or bool(connections_to(server, url, "User lock")))
+    return not drawing.done()
+
+
 def test_single_tickets_queue_after_two_that_took_long(
     servers: ServerFixtures, open_pool: OpenPool, kind: str
 ) -> None:
@@ -107,10 +116,9 @@ def test_single_tickets_queue_after_two_that_took_long(
         draw_long()
         with holding_queues(pool, first, urls[0]):
             drawing = thread.submit(pool.next_id, "photos")
-            until(lambda: drawing.done() or bool(connections_to(first, urls[0], "User lock")))
-            waits = not drawing.done()
+            is_waiting = waits(drawing, first, urls[0])
         drawing.result()
-        return waits
+        return is_waiting
 
     with ThreadPoolExecutor(1) as thread:
         until(queues_now)
@@ -127,34 +135,41 @@ def test_one_that_took_long_is_no_reason_to_queue(
     (layout,) = layouts(pool)
     layout.took_long(1, 0.1)
     layout.took_long(5, 0.1)
-    with holding_queues(pool, first, urls[0]):
-        assert pool.next_id("photos")
-        assert not connections_to(first, urls[0], "User lock")
+    with holding_queues(pool, first, urls[0]), ThreadPoolExecutor(1) as thread:
+        assert not waits(thread.submit(pool.next_id, "photos"), first, urls[0])
 
 
 def test_who_waits_for_the_queue_in_vain_draws_nevertheless(
     servers: ServerFixtures, open_pool: OpenPool, kind: str
 ) -> None:
-    first, second, urls = fresh_pair(servers, kind)
-    pool = open_pool(urls)
+    first, _, urls = fresh_pair(servers, kind)
+    pool = open_pool(urls[:1], stride=2)
     pool.create_table("photos")
     queueing(pool)
-    with holding_queues(pool, first, urls[0]), holding_queues(pool, second, urls[1]):
-        ids = [pool.next_id("photos") for _ in range(2)]
-        with ThreadPoolExecutor(1) as thread:
-            for _ in range(4):
-                drawing = thread.submit(pool.next_id, "photos")
-                until(
-                    lambda drawing=drawing: (
-                        drawing.done()  # type: ignore[misc]  # its own
-                        or bool(connections_to(first, urls[0], "User lock"))
-                        or bool(connections_to(second, urls[1], "User lock"))
-                    )
-                )
-                assert drawing.done(), "it waits in vain once"
-                ids.append(drawing.result())
+    queued = partial(pool.servers[0].draw, "photos", 1, is_patient=True)
+    with holding_queues(pool, first, urls[0]), ThreadPoolExecutor(4) as threads:
+        blocks = [each.result() for each in [threads.submit(queued) for _ in range(4)]]
+        for _ in range(4):
+            drawing = threads.submit(queued)
+            assert not waits(drawing, first, urls[0]), "it waits in vain once"
+            blocks.append(drawing.result())
+    ids = [ticket for each in blocks for block in each for ticket in block]
     assert_unique(ids)
     assert {record.breaker for record in pool.status()} == {"closed"}
+
+
+def test_a_block_that_may_not_lock_does_not_queue(
+    servers: ServerFixtures, open_pool: OpenPool, kind: str
+) -> None:
+    """Each of its tickets would wait."""
+    first, _, urls = fresh_pair(servers, kind)
+    open_pool(urls[:1], stride=2).create_table("photos")
+    grant_only(first, urls[0], "SELECT", "INSERT", "DELETE")
+    pool = queueing(open_pool(urls[:1], stride=2, hedge=False))
+    with holding_queues(pool, first, urls[0]), ThreadPoolExecutor(1) as thread:
+        drawing = thread.submit(pool.next_ids, "photos", 20)
+        assert not waits(drawing, first, urls[0])
+        assert len(drawing.result()) == 20
 
 
 def test_nobody_stays_in_the_queue_after_an_error(
