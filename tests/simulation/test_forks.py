@@ -62,8 +62,13 @@ class _Images(Scenario):
         workload = machine.state.get("workload")
         names = {task.name for task in machine.tasks.values()}
         own = {"main", *(f"drawer {n}" for n in range(self.habits.threads))}
+        pool = machine.state.get("pool")
         if not isinstance(workload, Workload) or workload.draws_under_way:
             return
+        # no thread runs in the image, so draws there must find that the monitor's has to be started
+        if isinstance(pool, TicketPool) and (monitor := pool.servers[0]._monitor()) is not None:
+            if monitor.poller.is_awake:
+                return
         if any(name not in own and not name.endswith("hedging monitor") for name in names):
             return
         go_on = image_of(machine, workload, (Scenario,))
