@@ -66,9 +66,9 @@ class _Images(Scenario):
         if not isinstance(workload, Workload) or workload.draws_under_way:
             return
         # no thread runs in the image, so draws there must find that the monitor's has to be started
-        if isinstance(pool, TicketPool) and (monitor := pool.servers[0]._monitor()) is not None:
-            if monitor.poller.is_awake:
-                return
+        assert isinstance(pool, TicketPool)
+        if pool._monitor.poller.is_awake:
+            return
         if any(name not in own and not name.endswith("hedging monitor") for name in names):
             return
         go_on = image_of(machine, workload, (Scenario,))
