@@ -51,7 +51,9 @@ Insert: TypeAlias = "Callable[[str, Pollable | None, int], int]"
 
 _COM_QUERY: Final = b"\x03"
 _HEADER: Final = 4
-_ERROR: Final = 0xFF
+#: The header of an answer that is one whole packet, the first one, minus the answer's length.
+_BEGINNING: Final = (1 << 24) - _HEADER
+_ERROR: Final = b"\xff"
 #: A header, a zero, two numbers of a byte each, and twice two bytes: the status and the number of warnings.
 _LEAST_BYTES: Final = _HEADER + 7
 #: How many bytes follow the first one of a length-encoded integer; without one of these it is the number itself.
@@ -152,28 +154,54 @@ def _ticket(
         ConnectionError: the server closed the connection.
         Exception: the driver's error, if the last one is an error packet.
     """
+    if answers > 1:
+        return _ticket_of_several(answer, answers, request, more, raise_error)
+    while int.from_bytes(answer[:_HEADER], "little") != len(answer) + _BEGINNING:
+        end = _HEADER + int.from_bytes(answer[:3], "little")
+        # it can never become one whole packet
+        if len(answer) >= _HEADER and (answer[3] != 1 or len(answer) >= end):
+            raise OutOfStep("expected one packet")
+        answer += more(request)
+    return _number(answer, raise_error, is_last=True)
+
+
+def _ticket_of_several(
+    answer: bytes,
+    answers: int,
+    request: Pollable | None,
+    more: Callable[[Pollable | None], bytes],
+    raise_error: Callable[[bytes], object],
+) -> int:
     ticket = 0
     for sequence in range(1, answers + 1):
         while len(answer) < (end := _HEADER + int.from_bytes(answer[:3], "little")):
             answer += more(request)
-        if end < _LEAST_BYTES or answer[3] != sequence:
-            raise OutOfStep("expected an OK packet")
-        if answer[_HEADER] == _ERROR and len(answer) == end:
-            raise_error(answer[_HEADER:])
-            raise OutOfStep("an error packet without an error")
-        # a draw changes one row or two; the number's first byte is next
-        if answer[_HEADER] or answer[5] >= _SMALL:
-            raise OutOfStep("expected an OK packet")
-        number, after = answer[6], 7
-        if number >= _SMALL:
-            after += _SIZES.get(number, end)
-            number = int.from_bytes(answer[7:after], "little")
-        has_more = sequence < answers
-        if after + 4 > end or bool(answer[after] & _MORE_RESULTS) != has_more:
-            raise OutOfStep("expected another number of answers")
+        packet, answer = answer[:end], answer[end:]
+        if packet[3] != sequence or (answer and packet[_HEADER:].startswith(_ERROR)):
+            raise OutOfStep("expected the answers in their order")
+        number = _number(packet, raise_error, is_last=sequence == answers)
         if number and ticket:
             raise OutOfStep("expected one number")
-        ticket, answer = ticket or number, answer[end:]
+        ticket = ticket or number
     if answer:
         raise OutOfStep("expected no more answers")
     return ticket
+
+
+def _number(packet: bytes, raise_error: Callable[[bytes], object], *, is_last: bool) -> int:
+    """The number in one OK packet; 0 for none."""
+    if len(packet) < _LEAST_BYTES:
+        raise OutOfStep("expected an OK packet")
+    if packet[_HEADER] == _ERROR[0]:
+        raise_error(packet[_HEADER:])
+        raise OutOfStep("an error packet without an error")
+    # a draw changes one row or two; the number's first byte is next
+    if packet[_HEADER] or packet[5] >= _SMALL:
+        raise OutOfStep("expected an OK packet")
+    number, end = packet[6], 7
+    if number >= _SMALL:
+        end += _SIZES.get(number, len(packet))
+        number = int.from_bytes(packet[7:end], "little")
+    if len(packet) < end + 4 or bool(packet[end] & _MORE_RESULTS) == is_last:
+        raise OutOfStep("expected another number of answers")
+    return number
