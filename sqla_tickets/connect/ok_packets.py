@@ -128,9 +128,10 @@ def insert_over_socket(dbapi: DBAPIConnection, wire: Wire, poll: Poll) -> Insert
     def read_late() -> int:
         return _ticket(receive(_MOST_BYTES), 1, None, more, raise_error)
 
-    def more(request: Pollable | None) -> bytes:
-        # what TLS has read is no longer in the socket
-        if request is not None and (is_tls or not poll(1000 * request.overdue_seconds)):
+    def more(request: Pollable | None, is_begun: bool) -> bytes:
+        # the rest of a packet may never come; what TLS has read is no longer in the socket
+        is_polled = is_begun or is_tls
+        if request is not None and (is_polled or not poll(1000 * request.overdue_seconds)):
             request.be_polled()
         part: bytes = receive(_MOST_BYTES)
         if not part:
@@ -144,7 +145,7 @@ def _ticket(
     answer: bytes,
     answers: int,
     request: Pollable | None,
-    more: Callable[[Pollable | None], bytes],
+    more: Callable[[Pollable | None, bool], bytes],
     raise_error: Callable[[bytes], object],
 ) -> int:
     """The number that the server generated, as its answers say, of which the first bytes have come.
@@ -161,7 +162,7 @@ def _ticket(
         # it can never become one whole packet
         if len(answer) >= _HEADER and (answer[3] != 1 or len(answer) >= end):
             raise OutOfStep("expected one packet")
-        answer += more(request)
+        answer += more(request, True)
     return _number(answer, raise_error, is_last=True)
 
 
@@ -169,13 +170,13 @@ def _ticket_of_several(
     answer: bytes,
     answers: int,
     request: Pollable | None,
-    more: Callable[[Pollable | None], bytes],
+    more: Callable[[Pollable | None, bool], bytes],
     raise_error: Callable[[bytes], object],
 ) -> int:
     ticket = 0
     for sequence in range(1, answers + 1):
         while len(answer) < (end := _HEADER + int.from_bytes(answer[:3], "little")):
-            answer += more(request)
+            answer += more(request, bool(answer))
         packet, answer = answer[:end], answer[end:]
         if packet[3] != sequence or (answer and packet[_HEADER:].startswith(_ERROR)):
             raise OutOfStep("expected the answers in their order")
